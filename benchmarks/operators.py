@@ -11,8 +11,8 @@ original runs, and counts as eager. Liger and QuACK are used where they are inst
 liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
 as a candidate like them.
 
-A shape whose times are not steady (`evaluators.records.timing.is_steady`) is measured once more, and then left for a
-second call.
+A shape whose times are not steady (`evaluators.records.timing.is_steady`) is measured once more, and then
+left for a second call.
 
 `out` keeps what was measured, a line a shape, and a second call goes on there. `keep` is the root of a
 library whose tables of shapes get it, too, by which kernels are chosen (`kernel_library/seeds`: those that
@@ -265,7 +265,7 @@ def keep(library: FolderLibrary, rows: Sequence[Row]) -> None:
             if each.timing:
                 tables.setdefault(id, []).append(at_shape(row.case.to_problem(), inputs, each))
     for id, table in tables.items():
-        library.keep_shapes(id, table)
+        library.save_shapes(id, table)
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:

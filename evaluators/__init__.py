@@ -15,8 +15,8 @@ Where to look, from the commands down to the machine; each file says more at its
                   timing/: gpu_timing, cpu_timing, calibration, timing_checks, evenness, speed_limits;
                   attribution/: attribution, work_share, stack_samples, vendor_kernels
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
-                  facto, telling_calls, out_forms and random_operators; operator_folder; traces (files) from
-                  traced_call, trace_grammar, trace_inputs, trace_recording
+                  facto, informative_calls, out_forms and random_operators; operator_folder; traces (files)
+                  from traced_call, trace_grammar, trace_inputs, trace_recording
     build/        builder, build_cache
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; fork_server, node_fork_server, prefork; thin_headers, triton_precompile

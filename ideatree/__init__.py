@@ -1,4 +1,5 @@
-"""Ideatree from Python: judge kernels, run searches, open runs, compare, harvest, look into the library.
+"""Ideatree's Python API: judge kernels, run searches, open runs, compare strategies, harvest data, use the
+library.
 
     import ideatree
 
@@ -11,7 +12,7 @@
     ideatree.harvest("sft", out="datasets/sft")
     entries = ideatree.open_library().entries()
 
-`docs/python.md` has more of it. The command of that name is in `commands.py`.
+`docs/guides/python.md` explains it. The `ideatree` command is in `commands.py`.
 """
 
 from evaluators.base.usage_error import UsageError

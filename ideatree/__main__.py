@@ -1,4 +1,4 @@
-"""`python -m ideatree …` is `ideatree …`."""
+"""Makes `python -m ideatree …` equivalent to `ideatree …`."""
 
 import sys
 

@@ -1,11 +1,11 @@
-"""Every command under one name, from whatever folder:
+"""The `ideatree` command, which runs all others:
 
     ideatree run problem=level1/conv2d rounds=13 branch=8
     ideatree run --help
     eval "$(ideatree -sc install=bash)"     completes commands, groups, choices and keys
 
-`ideatree run …` is `python -m search.run …`, and so on. `python -m` looks first into the folder that it is
-called in: a `search.py` there would be taken for ours.
+`ideatree run …` runs `python -m search.run …`, and so on. It works in any folder, whereas `python -m` would
+import a `search.py` in the current folder instead of ours.
 """
 
 from __future__ import annotations
@@ -17,26 +17,36 @@ from collections.abc import Sequence
 
 from evaluators.base.nearest import nearest
 
-COMMANDS = {
-    "run": ("search.run", "search for a faster kernel"),
-    "compare": ("search.compare", "compare strategies at equal budget"),
-    "campaign": ("search.campaign", "search many problems under one budget"),
-    "optimize": ("search.optimize", "say where a model's time goes, and what can be won"),
-    "evaluate": ("evaluators.evaluate", "judge one kernel"),
-    "score": ("evaluators.score", "judge a folder of kernels"),
-    "audit": ("evaluators.audit", "say which problems of a suite can judge"),
-    "baseline": ("evaluators.baseline", "time eager and torch.compile on a suite"),
-    "trace": ("evaluators.trace", "record the operators that a model calls"),
-    "prompt": ("search.prompt", "show what a model would be asked"),
-    "mcp": ("search.mcp", "let a coding agent search, as an MCP server"),
-    "harvest": ("search.harvest", "make training data of runs and the library"),
-    "report": ("search.report", "make a run's report.html"),
-    "list": ("kernel_library.list", "list the library's kernels"),
-    "show": ("kernel_library.show", "show one of them"),
-    "add": ("kernel_library.add", "evaluate a kernel and add it"),
-    "verify": ("kernel_library.verify", "measure the library's kernels on this machine"),
-    "export": ("kernel_library.export", "write the library's kernels as a package"),
+GROUPS = {
+    "search": {
+        "run": ("search.run", "search for a faster kernel for one problem"),
+        "campaign": ("search.campaign", "search for faster kernels for many problems under one budget"),
+        "compare": ("search.compare", "compare search strategies at equal budget"),
+        "optimize": ("search.optimize", "profile a model and replace its slow parts with faster kernels"),
+        "mcp": ("search.mcp", "let a coding agent run the search, as an MCP server"),
+        "prompt": ("search.prompt", "print the prompt that a language model would get"),
+        "report": ("search.report", "write the HTML report of a run, comparison, campaign or profile"),
+    },
+    "judge": {
+        "evaluate": ("evaluators.evaluate", "check and time one kernel"),
+        "score": ("evaluators.score", "check and time a folder of generated kernels"),
+        "baseline": ("evaluators.baseline", "time eager PyTorch and torch.compile on a suite"),
+        "audit": ("evaluators.audit", "find the problems of a suite that cannot judge kernels"),
+    },
+    "library": {
+        "list": ("kernel_library.list", "list the library's kernels with their measurements"),
+        "show": ("kernel_library.show", "print one kernel's card and source"),
+        "add": ("kernel_library.add", "evaluate a kernel and add it to the library"),
+        "verify": ("kernel_library.verify", "measure the library's kernels again on this machine"),
+        "export": ("kernel_library.export", "write kernels as a package for use without Ideatree"),
+    },
+    "data": {
+        "harvest": ("search.harvest", "write training data from runs and the library"),
+        "trace": ("evaluators.trace", "record the operators that a model calls, with their arguments"),
+    },
 }
+"""By group and name, each command's package and description."""
+COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}
 COMPLETION = ("-sc", "--shell_completion", "--shell-completion")
 
 
@@ -44,22 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the first argument names; returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
-        lines = [f"    ideatree {name:<9} {says}" for name, (_, says) in COMMANDS.items()]
-        print("usage: ideatree COMMAND [key=value …]\n\n" + "\n".join(lines))  # noqa: T201
+        print(_help())  # noqa: T201
         return 0 if given else 2
     if given[0] in COMPLETION:
         return _complete(given)
     name, *rest = given
     if name not in COMMANDS:
         meant = nearest(name, COMMANDS)
-        hint = f"did you mean {meant}?" if meant else f"it has {', '.join(COMMANDS)}"
-        print(f"ideatree: no command {name}; {hint}", file=sys.stderr)  # noqa: T201
+        hint = f"did you mean {meant}?" if meant else "ideatree --help lists all commands"
+        print(f"ideatree: unknown command {name}; {hint}", file=sys.stderr)  # noqa: T201
         return 2
     return _run(name, rest)
 
 
+def _help() -> str:
+    lines = ["usage: ideatree COMMAND [key=value …]", "       ideatree COMMAND --help"]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:", *(f"    {name:<9} {about}" for name, (_, about) in commands.items())]
+    return "\n".join(lines)
+
+
 def _complete(arguments: list[str]) -> int:
-    """Answers a shell that asks to complete a line, or is told how to ask."""
+    """Completes a line for a shell, or installs the completion."""
     words = os.environ.get("COMP_LINE", "").split(" ")
     if "query=bash" not in arguments:
         return _run("run", arguments)

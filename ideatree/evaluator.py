@@ -1,5 +1,5 @@
-"""Judges kernels: an evaluator that starts its processes with a block and ends them with it, for programs
-with an event loop and for those without."""
+"""Judges kernels: an evaluator with an asynchronous and a synchronous interface, whose `with` block starts
+and ends its processes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ from ideatree.problems import as_kernel, load_problem
 
 ProblemLike = str | Path | Problem
 KernelLike = str | Path | Kernel
+CLOSED = "the evaluator is not open; use it inside its with block"
 
 
 class AsyncEvaluator:
     """Judges kernels, many at a time, within `async with`.
 
-    `device`: `cuda`, `cpu`, or `auto`, a GPU where there is one. `ray`: None for threads of this process, ""
-    for a local instance of Ray, otherwise the address of a cluster. `settings`: limits, and how long to
-    measure. A problem is the name of a shipped one, the `Path` of a reference, or a `Problem`; a kernel is
-    its source, its `Path`, or a `Kernel`.
+    A problem is the name of a shipped one, the `Path` of a reference, or a `Problem`. A kernel is its source,
+    its `Path`, or a `Kernel`.
+
+    Args:
+        device: `cuda`, `cpu`, or `auto` for a GPU if there is one.
+        ray: None to run in threads of this process, "" to start Ray locally, or the address of a Ray cluster.
+        settings: limits, and how long to measure.
     """
 
     def __init__(
@@ -44,8 +48,8 @@ class AsyncEvaluator:
         self._pool: Pool | None = None
 
     async def __aenter__(self) -> Self:
-        """Starts Ray or threads; processes come with the first kernel. Raises ConnectionError where the
-        cluster cannot be reached."""
+        """Starts Ray or threads; the first kernel starts the processes. Raises ConnectionError if the cluster
+        cannot be reached."""
         self._pool = Pool(await asyncio.to_thread(self._host))
         return self
 
@@ -57,26 +61,44 @@ class AsyncEvaluator:
     async def evaluate(
         self, problem: ProblemLike, kernel: KernelLike, *, thorough: bool = True
     ) -> Evaluation:
-        """The verdict on a kernel. `thorough`: measures for long, and `torch.compile` too; otherwise as a
-        search does. Never raises for the kernel's own failure, nor where the reference cannot judge: the
-        status says so. Raises UsageError for a problem or a file that is none."""
+        """Judges one kernel.
+
+        Args:
+            problem: the problem that the kernel must solve.
+            kernel: the kernel.
+            thorough: measure longer, and also compare with `torch.compile`; False measures as a search does.
+
+        Returns:
+            The evaluation. A kernel that fails, or a reference that cannot judge, is a status, not an error.
+
+        Raises:
+            UsageError: the problem or the kernel's file is not valid.
+        """
         return await self._open().evaluate(self._problem(problem), as_kernel(kernel), thorough=thorough)
 
     async def evaluate_many(
         self, problem: ProblemLike, kernels: Sequence[KernelLike], *, thorough: bool = False
     ) -> list[Evaluation]:
-        """A verdict each, in order: built side by side, measured one at a time on each device."""
+        """Judges several kernels, which are built in parallel and measured one at a time per device.
+
+        Returns:
+            One evaluation per kernel, in order. The arguments and errors are those of `evaluate`.
+        """
         pool, asked, made = self._open(), self._problem(problem), [as_kernel(each) for each in kernels]
         return await asyncio.gather(*(pool.evaluate(asked, each, thorough=thorough) for each in made))
 
     async def compare(self, problem: ProblemLike, kernels: Sequence[KernelLike]) -> list[Evaluation]:
-        """Measures kernels against one another and eager PyTorch in one session: a verdict each, in order.
-        The samples of all correct ones are aligned (see `evaluators.records.timing.paired_speedup`)."""
+        """Compares kernels with one another and with eager PyTorch in one session.
+
+        Returns:
+            One evaluation per kernel, in order. The timing samples of all correct kernels are paired (see
+            `evaluators.records.timing.paired_speedup`).
+        """
         return await self._open().compare(self._problem(problem), [as_kernel(each) for each in kernels])
 
     def _open(self) -> Pool:
         if self._pool is None:
-            raise RuntimeError("the evaluator is not open: use it within its with block")
+            raise RuntimeError(CLOSED)
         return self._pool
 
     def _problem(self, problem: ProblemLike) -> Problem:
@@ -90,8 +112,8 @@ class AsyncEvaluator:
 
 
 class Evaluator:
-    """Judges kernels within `with`: `AsyncEvaluator` for programs without an event loop, and for notebooks.
-    The arguments are the same."""
+    """Judges kernels within `with`: `AsyncEvaluator`, with the same arguments, for notebooks and for programs
+    without an event loop."""
 
     def __init__(
         self, *, device: str = "auto", ray: str | None = None, settings: Settings | None = None
@@ -102,7 +124,7 @@ class Evaluator:
 
     @property
     def device(self) -> str:
-        """`cuda` or `cpu`."""
+        """The device in use, `cuda` or `cpu`."""
         return self._evaluator.device
 
     def __enter__(self) -> Self:
@@ -138,10 +160,10 @@ class Evaluator:
 
     def _open(self) -> BlockingPortal:
         if self._portal is None:
-            raise RuntimeError("the evaluator is not open: use it within its with block")
+            raise RuntimeError(CLOSED)
         return self._portal
 
 
 def report(evaluation: Evaluation) -> str:
-    """The verdict in words, as the command prints it."""
+    """The text that `ideatree evaluate` prints for an evaluation."""
     return "\n".join(verdict(evaluation))

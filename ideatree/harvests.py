@@ -1,4 +1,4 @@
-"""Makes training data: the command `search.harvest`, with its keys as arguments."""
+"""Writes training data: the command `ideatree harvest` as a function."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ def harvest(
     show: bool = True,
     **keys: Any,
 ) -> Path:
-    """Writes a dataset into the folder `out`, which must not be there yet, and returns it;
-    `datasets.load_dataset(str(out))` opens it.
+    """Writes a dataset of runs and libraries, which `datasets.load_dataset(str(out))` opens.
 
-    `format`: `sft`, `improvement`, `preference`, `repair`, `trajectory` or `kernelbook`; `options`: its keys,
-    e.g. `{"min_speedup": 0}`. `runs`: folders with runs below them; `libraries`: roots of kernel libraries.
-    `show`: how many rows there are and what was left out, on standard output. `keys`: every other key of the
-    command, e.g. `license="mit"`. Raises UsageError and HarvestError for what the command would refuse.
+    Args:
+        format: `sft`, `improvement`, `preference`, `repair`, `trajectory` or `kernelbook`.
+        out: the folder to write, which must not exist yet.
+        runs: folders that contain runs, at any depth.
+        libraries: roots of kernel libraries.
+        options: the format's keys, e.g. `{"min_speedup": 0}`.
+        show: print the number of rows and what was left out.
+        **keys: other keys of the command, e.g. `license="mit"`.
+
+    Returns:
+        The folder `out`.
+
+    Raises:
+        UsageError: an argument is not valid.
+        HarvestError: the dataset would be empty, or its sources cannot be used.
     """
     given = [
         f"format={format}",

@@ -1,4 +1,4 @@
-"""Problems and kernels as Python programs give them: by name, as a file, or made already."""
+"""Problems and kernels from names, files and source."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from evaluators.records.problem import Kernel, Problem, language_of
 
 
 def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -> Problem:
-    """A problem that is shipped, by its name (`level1/softmax`), or a reference of one's own, by its `Path`.
+    """Loads a problem.
 
-    `device`: `cuda`, `cpu`, or `auto`, a GPU where there is one. `changes`: other values of the keys that
-    the problem's config has, e.g. `dtype="bfloat16"`, `tolerance="kernelbench"` or `sizes={"batch": 8}`.
-    Raises UsageError for a name, a file or a value that is none.
+    Args:
+        problem: the name of a shipped problem (`level1/softmax`), or the `Path` of your own reference.
+        device: `cuda`, `cpu`, or `auto` for a GPU if there is one.
+        **changes: other values for the problem's keys, e.g. `dtype="bfloat16"`, `tolerance="kernelbench"` or
+            `sizes={"batch": 8}`.
+
+    Returns:
+        The problem.
+
+    Raises:
+        UsageError: the name, the file or a value is not valid.
     """
     chosen = [f"problem={problem}"]
     if isinstance(problem, Path):
@@ -28,8 +36,8 @@ def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -
 
 
 def as_kernel(kernel: str | Path | Kernel) -> Kernel:
-    """A kernel, by its source or its file; the language is told by what it imports. Raises UsageError or
-    ValueError for what is none."""
+    """A kernel from its source or its file; its imports determine the language. Raises UsageError or
+    ValueError for an invalid one."""
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, Path):

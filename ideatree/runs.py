@@ -1,4 +1,4 @@
-"""A run, in progress or ended, as its journal tells it."""
+"""A run, in progress or ended, read from its journal."""
 
 from __future__ import annotations
 
@@ -19,64 +19,81 @@ from search.report.run_page import write_report
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds."""
+    """The contents of a run folder.
+
+    Attributes:
+        folder: the run's folder.
+        state: the search's state, rebuilt from the journal when the run was opened.
+    """
 
     folder: Path
     state: RunState = field(repr=False)
 
     @property
     def problem(self) -> Problem:
-        """What is searched."""
+        """The problem of the search."""
         assert self.state.started is not None
         return self.state.started.problem
 
     @property
     def best(self) -> Variant | None:
-        """The winner; while the run goes on, the fastest so far. None where no variant is correct."""
+        """The winner or, while the run is in progress, the fastest so far. None if no variant is correct."""
         if self.state.finished is not None:
             return self.state.finished.best
         return next(iter(self.state.tree.best(1)), None)
 
     @property
     def confirmed(self) -> Evaluation | None:
-        """The winner's final measurement; None where there is none (yet)."""
+        """The winner's final measurement; None before the end, or without a winner."""
         return self.state.finished.confirmed if self.state.finished else None
 
     @property
     def reason(self) -> str:
-        """Why it ended (`rounds`, `seconds`, `interrupted`, …); "" while it goes on, or was killed."""
+        """Why it ended (`rounds`, `seconds`, `interrupted`, …); "" if it is in progress or was killed."""
         return self.state.finished.reason if self.state.finished else ""
 
     @property
     def ideas(self) -> list[Idea]:
-        """All of them, in their order."""
+        """All ideas, in order."""
         return list(self.state.tree.ideas.values())
 
     @property
     def variants(self) -> list[Variant]:
-        """All of them, in their order, each with its verdict once it has one."""
+        """All variants, in order, each with its evaluation once it has one."""
         return list(self.state.tree.variants.values())
 
     def lineage(self, variant: Variant) -> list[Variant]:
-        """From the first of its ancestors to the variant itself."""
+        """The variant's ancestors, the first one first, then the variant itself."""
         return self.state.tree.lineage(variant)
 
     def frames(self) -> RunFrames:
-        """Ideas, variants, rounds and calls as pandas frames, of what the journal has now. Needs pandas."""
+        """Ideas, variants, rounds and model calls as pandas frames, from the journal's current contents.
+        Needs pandas."""
         return load_run(self.folder)
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Writes `report.html` into the folder, or to `out`; returns the file. Needs pandas and Plotly."""
+        """Writes the report to `out` (default: `report.html` in the folder) and returns the file. Needs
+        pandas and Plotly."""
         return write_report(self.folder, None if out is None else Path(out))
 
     @cached_property
     def events(self) -> list[Event]:
-        """All that happened, as the journal has it."""
+        """All events in the journal."""
         return list(replay(self.folder / "journal.jsonl"))
 
 
 def open_run(folder: str | Path) -> Run:
-    """The run in a folder, or a shipped recording, by its name. Raises OSError where there is none, and
-    JournalError for a journal that cannot be read."""
+    """Opens a run.
+
+    Args:
+        folder: a run's folder, or the name of a shipped recording.
+
+    Returns:
+        The run, with its state as of now.
+
+    Raises:
+        OSError: there is no run.
+        JournalError: the journal is not valid.
+    """
     place = recording_folder(str(folder))
     return Run(folder=place, state=rebuild(replay(place / "journal.jsonl")))

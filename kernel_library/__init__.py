@@ -1,18 +1,19 @@
-"""Keeps strong kernels beyond a run. Knows the evaluator's records and its references only.
+"""The library of strong kernels, which outlives single runs. Depends only on the evaluators' records and
+references.
 
     from kernel_library import best, override
     softmax = best("softmax", like=x)
-    with override():  # the library's kernels, in place of PyTorch's operators
+    with override():  # the library's kernels replace PyTorch's operators
         model(x)
 
-Where to look; imports point down:
+Imports point down this map:
 
     commands      list/, show/, add/, verify/, export/: each has a __main__
     export/       one format per file: package, directory, hub
-    app/          what the commands share: entries (which entries a command is about)
-    catalogue/    entry (records), cards, library, store, retrieval (which entries help with a problem),
+    app/          shared by the commands: entries (selects the entries that a command uses)
+    catalogue/    entry (records), cards, library, store, retrieval (finds entries that help with a problem),
                   traits and meaning (what a reference computes), shape_table; best and override, for users
-    overrides/    kernels in place of PyTorch's operators; exported packages get a copy: override (the
+    overrides/    kernels that replace PyTorch's operators; exported packages get a copy: override (the
                   switch), dispatcher, compiled, gradients, operators, kernels, library_kernels, interfaces,
                   counts, packaged; shapes and choice (which kernel a call gets)
     seeds/        the shipped kernels: seeds/<op>/<name>/{kernel.py,card.yaml,shapes.csv}

@@ -61,7 +61,7 @@ class CorrectnessChecks:
         self._check_block(1, "on fresh inputs")
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
-        self.change_weights(self._reference.everywhere(), self._try_distributions)
+        self.change_weights(self._reference.full_change(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
         if self._session.problem.timed:
             calls = plan.calls(self._call_ms, calls)

@@ -1,1 +1,1 @@
-"""What is to be computed: references, their inputs, right answers, and the least time they need."""
+"""References: their inputs, their right answers, and the least time a call can take."""

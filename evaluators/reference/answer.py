@@ -1,4 +1,4 @@
-"""The right answer to one set of inputs, and what outputs are worth beside it."""
+"""The right answer to one set of inputs, and how outputs are judged against it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ if TYPE_CHECKING:
     import torch
 
 SAME = 1e-3
-"""Normwise: answers of one reference to the same inputs differ by less, if it keeps no state."""
+"""Two answers of a stateless reference to the same inputs differ by less than this, normwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One set of inputs: a secret seed, and the distribution, "" for the problem's own."""
+    """One set of inputs: a secret seed and a distribution ("" is the problem's own)."""
 
     seed: int
     distribution: str = ""
 
     @classmethod
     def fresh(cls, distribution: str = "") -> Draw:
-        """With a seed that nobody has seen."""
+        """A draw with a new secret seed."""
         return cls(seed=secrets.randbits(62), distribution=distribution)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceAnswer:
-    """The right outputs for one set of inputs. `exact` is float64's, or eager's where there is none; `shifts`
-    how far they move by a rounding of the inputs, one an output; `places`: which elements these are, where
-    not all were kept. `shifts_here` measures on exactly these inputs, where `shifts` are those of others.
-    `whole`: the answer with all elements, where these are some. `inputs`: where outputs are compared by
-    statistical tests, which take them."""
+    """The right outputs for one set of inputs.
+
+    `exact` is computed in float64, or is eager's answer where the reference does not run in float64.
+    `shifts` has, per output, how far the answer moves when the inputs are rounded, measured on inputs of the
+    same distribution; `shifts_here` measures it on exactly these inputs. `places` names the elements that
+    were kept (None: all), and `whole` computes the answer with all elements. `inputs` is set only where
+    statistical tests compare the outputs: the tests need them."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
@@ -52,13 +54,13 @@ class ReferenceAnswer:
 
     @property
     def nbytes(self) -> int:
-        """The memory of its elements."""
+        """Bytes of the kept elements."""
         return sum(each.nbytes for each in (*self.eager, *self.exact))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How answers are judged: the problem's tolerance, and the precision that it allows to factors."""
+    """How answers are judged: the problem's tolerance and the precision it allows for factors."""
 
     tolerance: str
     precision: str
@@ -66,7 +68,7 @@ class Rule:
 
     @classmethod
     def of(cls, problem: Problem) -> Rule:
-        """`kernelbench` allows what float16 products cost."""
+        """The problem's rule. The `kernelbench` tolerance allows float16 products."""
         precision = problem.precision
         if problem.tolerance == "kernelbench" and problem.dtype in ("float32", "float64"):
             precision = "float16"
@@ -83,18 +85,18 @@ def judge(
     exact: bool,
     products: bool,
 ) -> OutputComparison:
-    """Compares outputs with the right ones; the worst of them. Integers count if `indices` do; `own`, `exact`
-    and `products` as in `comparison.compare`."""
+    """Compares outputs with the right ones and returns the worst comparison. Integer outputs are compared
+    only with `indices`. `own`, `exact` and `products` are those of `comparison.compare`."""
     found = []
     for number, out in enumerate(outputs):
         if not (indices or out.is_floating_point() or out.is_complex()):
             found.append(OutputComparison(error=0.0, eager_error=0.0, problem=""))
             continue
         right, eager = answer.exact[number], answer.eager[number]
-        if out.numel() != right.numel():  # not of outputs that were picked before
+        if out.numel() != right.numel():  # already picked outputs stay as they are
             out = pick(out, answer.places[number])
         if products and not indices and out.is_floating_point():
-            out = out.where(out.isfinite(), right.to(out.dtype))  # see `leave_open`
+            out = out.where(out.isfinite(), right.to(out.dtype))  # see `mask_ambiguous`
         comparison = compare(
             out,
             right,
@@ -110,31 +112,32 @@ def judge(
 
 
 def benchmark_rules(outputs: list[torch.Tensor], answer: ReferenceAnswer) -> dict[str, bool]:
-    """Whether the benchmark's own rules, flat tolerances around eager's whole answer, would take them."""
+    """Whether KernelBench's own rules (flat tolerances around eager's whole answer) accept the outputs."""
     pairs = list(zip(outputs, answer.eager, strict=True))
     rules = ("kernelbench", "kernelbench_v02")
     return {rule: all(passes_allclose(*pair, rule) for pair in pairs) for rule in rules}
 
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of one whose elements share memory (`expand`)."""
+    """The tensor, or a contiguous copy if its elements share memory (`expand`)."""
     return tensor if holds_all(tensor) else tensor.contiguous()
 
 
-def leave_open(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:
-    """Makes NaN, in place, of what infinities or NaN among the factors of products have changed, or would by
-    the formula: it depends on how a product is computed (see `comparison.compare`). `finite`: the answer
-    without them. What is left must not change, but may be NaN: PyTorch's own Winograd convolution spreads
-    them over a tile."""
+def mask_ambiguous(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:
+    """Sets to NaN, in place, every element that infinities or NaN among a product's factors have changed, or
+    would change by the formula: what such an element becomes depends on how the product is computed (see
+    `comparison.compare`). `finite` is the answer without infinities and NaN. The other elements must stay
+    right, but a kernel may return NaN there, because PyTorch's own Winograd convolution spreads NaN over a
+    tile."""
     import torch
 
     for three in zip(eager, exact, finite, strict=True):
         if not three[0].is_floating_point() or not three[0].numel():
             continue
         whole = three if three[0].dim() else tuple(each[None] for each in three)
-        rows = max(1, len(whole[0]) * CHUNK // whole[0].numel())  # of what memory there is room for
+        rows = max(1, len(whole[0]) * CHUNK // whole[0].numel())  # limits the memory needed
         for one, true, own in zip(*(torch.split(each, rows) for each in whole), strict=True):
-            same = (one - own).abs() <= SAME * own.abs()  # not so of NaN
+            same = (one - own).abs() <= SAME * own.abs()  # False for NaN
             changed = ~same | ~true.isfinite()
             one.masked_fill_(changed, math.nan)
             true.masked_fill_(changed, math.nan)

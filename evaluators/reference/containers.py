@@ -1,4 +1,4 @@
-"""Arguments and outputs that lie in lists, tuples and dicts: their tensors, in a fixed order."""
+"""Arguments and outputs nested in lists, tuples and dicts: their tensors, in a fixed order."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     import torch
 
 PLAIN = (bool, int, float, str)
-"""Values beside tensors that an argument may hold; None, too."""
+"""Types that an argument may contain in addition to tensors and None."""
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors of a value, in order; a dict's by its keys' names, whatever order they were put in."""
+    """The tensors of a value, in order; those of a dict sorted by key."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, value)
     return found
 
 
 def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """The same value with every tensor changed, each in its place; other leaves as they are."""
+    """The same value with `change` applied to every tensor; other leaves stay as they are."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -36,14 +36,14 @@ def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
 
 
 def replaced(value: Any, tensors: Sequence[Any]) -> Any:
-    """The same value with these tensors in the places of its own."""
+    """The same value with its tensors replaced by these, in order."""
     left = iter(tensors)
     return map_tensors(lambda _: next(left), value)
 
 
 def template_of(value: Any) -> Any:
-    """The form of a value in plain JSON types, its tensors numbered in order. Raises TypeError, in words,
-    for what no process can be told."""
+    """The structure of a value in plain JSON types, its tensors numbered in order. Raises TypeError for a
+    leaf that cannot be sent to another process."""
     numbers = iter(range(len(tensors_in(value))))
     return _template(value, numbers.__next__)
 
@@ -60,11 +60,12 @@ def _template(value: Any, number: Callable[[], int]) -> Any:
         return {kind: [_template(each, number) for each in value]}
     if value is None or isinstance(value, PLAIN):
         return {"value": value}
-    raise TypeError(f"an input holds a {type(value).__name__}; tensors, numbers, strings and None are known")
+    raise TypeError(f"an input contains a {type(value).__name__}; use tensors, numbers, strings and None")
 
 
 def filled(template: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value of this form with these tensors, which from now on require gradients where its own do."""
+    """The value with this structure and these tensors, which are set to require gradients where it says
+    so."""
     ((kind, content), *_) = template.items()
     if kind == "tensor":
         return tensors[content].requires_grad_() if template.get("requires_grad") else tensors[content]
@@ -77,7 +78,7 @@ def filled(template: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def plain_values(template: Any) -> list[bool | int | float | str]:
-    """Numbers and strings in a form, in order."""
+    """The numbers and strings in a structure, in order."""
     ((kind, content), *_) = template.items()
     if kind == "value":
         return [] if content is None else [content]
@@ -88,8 +89,8 @@ def plain_values(template: Any) -> list[bool | int | float | str]:
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """The tensors of an output, of which lists, tuples and dicts may hold several. Raises TypeError, in
-    words, where there is none, or something else."""
+    """The tensors of an output, in order. Raises TypeError for an output without tensors, or with a leaf that
+    is neither a tensor nor None."""
     found = list(_output_tensors(output))
     if not found:
         raise TypeError(f"the output is a {type(output).__name__} without a tensor")
@@ -97,7 +98,8 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
 
 
 def _output_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """No closure calls itself here: such a cycle keeps tensors alive where nothing collects garbage."""
+    """Not a recursive closure: its reference cycle would keep tensors alive while garbage collection is
+    off."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -109,4 +111,4 @@ def _output_tensors(value: Any) -> Iterator[torch.Tensor]:
         for each in value:
             yield from _output_tensors(each)
     elif value is not None:
-        raise TypeError(f"the output holds a {type(value).__name__}, where tensors are known")
+        raise TypeError(f"the output contains a {type(value).__name__}; return tensors only")

@@ -1,4 +1,4 @@
-"""Modes that see every operator that is called, without torch's compiler."""
+"""Dispatch modes, which see every operator call, without importing torch's compiler."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 @functools.cache
 def dispatch_mode() -> Any:
-    """The class to derive such a mode from. Of its own `TorchDispatchMode` torch keeps the compiler out, for
-    which it imports that at the first call: 1 s, and 4.5 s where Python has not compiled torch's files."""
+    """The base class for such a mode. Torch disables its compiler inside a `TorchDispatchMode`, and imports
+    it at the first call to do so: 1 s, or 4.5 s if torch's files have no bytecode yet. This class skips
+    it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class PlainDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
-"""What a reference is worth as a judge of kernels, with figures."""
+"""How well a reference can judge kernels, in figures."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def audit(problem: Problem) -> ReferenceAudit:
-    """Runs the reference and everything that might pass for its answers. Raises what the reference raises."""
+    """Runs the reference and tries every shortcut answer against it. Raises what the reference raises."""
     import torch
 
     if problem.device == "cuda":
@@ -79,34 +79,36 @@ def _audit(problem: Problem, steps: Steps) -> ReferenceAudit:
 def _all_lazy(
     reference: ReferenceModel, seeds: tuple[int, int], inputs: list[Any], answer: ReferenceAnswer
 ) -> Iterator[LazyAnswer]:
+    import torch
+
     other = reference.draw(seeds[1])
     elsewhere = reference.run(other, seeds[1])
     for number in filled_outputs(answer.eager):
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
-            yield from _looked_at(lazy, inputs, answer, reference)
+            yield from _judged(lazy, inputs, answer, reference)
     for number, (one, two) in enumerate(zip(tensors_in(inputs), tensors_in(other), strict=True)):
-        if one.shape == two.shape and not _equal(one, two):
+        if one.shape == two.shape and not torch.equal(one, two):
             lazy = without_input(number, other, seeds, reference, constant=False)
-            yield from _looked_at(lazy, inputs, answer, reference)
+            yield from _judged(lazy, inputs, answer, reference)
     if reference.has_weights:
-        reference.change_weights(reference.everywhere(), alike=True)
+        reference.change_weights(reference.full_change(), alike=True)
         changed = reference.run(inputs, seeds[0])
         reference.restore_weights()
         says = "the outputs with other weights"
-        yield _lazy_answer(says, changed, answer, reference, everywhere=lambda: True)
+        yield _lazy_answer(says, changed, answer, reference, passes=lambda: True)
     if sum(each.nbytes for each in tensors_in(inputs)) < MOST_BYTES:
         for lazy in lazy_parts(inputs, reference):
-            yield from _looked_at(lazy, inputs, answer, reference)
+            yield from _judged(lazy, inputs, answer, reference)
 
 
-def _looked_at(
+def _judged(
     lazy: Lazy, inputs: list[Any], answer: ReferenceAnswer, reference: ReferenceModel
 ) -> Iterator[LazyAnswer]:
-    """Nothing where it has nothing to say."""
+    """The shortcut's judgement; nothing if the shortcut does not apply here or is right."""
     outputs = lazy.outputs(inputs, "", answer.eager)
     if outputs is not None and not lazy.is_right(outputs, answer.eager):
         yield _lazy_answer(
-            lazy.says, outputs, answer, reference, everywhere=lambda: passes_elsewhere(lazy, reference)
+            lazy.says, outputs, answer, reference, passes=lambda: passes_elsewhere(lazy, reference)
         )
 
 
@@ -116,21 +118,15 @@ def _lazy_answer(
     answer: ReferenceAnswer,
     reference: ReferenceModel,
     *,
-    everywhere: Any,
+    passes: Callable[[], bool],
 ) -> LazyAnswer:
     own = reference.judge(outputs, answer)
     return LazyAnswer(
         says=says,
         error=own.error,
-        passes=not own.problem and everywhere(),
+        passes=not own.problem and passes(),
         benchmark_rules=benchmark_rules(outputs, answer),
     )
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    return torch.equal(one, other)
 
 
 def _peak_bytes(device: str) -> int:

@@ -1,6 +1,6 @@
-"""Loads references: finds their source, checks their form, runs them as modules.
+"""Loads references: reads the source, checks its format, runs it as a module.
 
-The form is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
+The format is KernelBench's: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ logger = logging.getLogger(__name__)
 PROBLEMS = PACKAGE / "problems"
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 KEEPS_TYPES = "KEEPS_TYPES"
-"""The module global of a reference of mixed precision: its floating inputs keep the types in which it makes
-them."""
+"""Module global of a mixed-precision reference: its floating-point inputs keep the dtypes it makes them
+in."""
 LEAVES_UNREAD = "LEAVES_UNREAD"
-"""The module global of a reference that may leave inputs unread, as an operator does in one of its modes."""
+"""Module global of a reference that may leave inputs unread, as an operator does in one of its modes."""
 KEEPS_INTEGERS = "KEEPS_INTEGERS"
-"""The module global of a reference whose integer inputs have to be as it makes them: indices to which it
-writes, of which none may be there twice, or the places where bags begin, in ascending order."""
+"""Module global of a reference whose integer inputs must not be changed: unique indices to write to, for
+example, or the ascending offsets of bags."""
 
 
 class BadReference(ValueError):
-    """A file that is no reference, with one line that says why."""
+    """A file is not a valid reference; the message says why in one line."""
 
 
 def load_problem(name: str, *, path: str | None = None, **rules: Any) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
 
-    `rules`: of `make_problem`. Raises BadReference, in one line, where there is no such file, and as that.
+    `rules` are arguments of `make_problem`. Raises BadReference if the file cannot be read or is not valid.
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
     try:
@@ -71,14 +71,14 @@ def make_problem(
     cases: Sequence[Mapping[str, Any]] | None = None,
     **fields: Any,
 ) -> Problem:
-    """The problem of a reference with this source, which is found at `where`.
+    """The problem whose reference has this source; `where` names its origin in messages.
 
-    `dtype` is that of floating inputs and weights; None takes the reference's own (see `own_dtype`). `sizes`
-    replaces module globals of the reference; on a CPU `cpu_sizes` does so first, and a `cpu_precision` takes
-    the place of `precision`; for inputs of half precision neither counts. `cases` has the fields of a `Case`
-    each; None takes those that the reference names itself (see `own_cases`). `fields`: others of `Problem`.
-    Raises BadReference, in one line, where the source lacks what a reference must have, and ValueError for a
-    field that is none.
+    `dtype` is that of floating-point inputs and weights; None takes the reference's (see `own_dtype`).
+    `sizes` replaces module globals of the reference. On a CPU `cpu_sizes` is applied before it, and
+    `cpu_precision` replaces `precision`. Half-precision problems ignore both precisions. Each of `cases` has
+    the fields of a `Case`; None takes the reference's own (see `own_cases`). `fields` are other fields of
+    `Problem`. Raises BadReference for a source that is not a valid reference, and ValueError for an invalid
+    field.
     """
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
     check_source(source, where, overrides)
@@ -97,7 +97,7 @@ def make_problem(
 
 
 def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[str, Any]]:
-    """What the reference's `get_cases()` says; none where it has none. Raises BadReference where it fails."""
+    """The cases of the reference's `get_cases()`, if it has one. Raises BadReference if that fails."""
     if "get_cases" not in _names(ast.parse(source), _names_bound):
         return ()
     try:
@@ -107,8 +107,8 @@ def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[st
 
 
 def own_held_out(problem: Problem, generator: random.Random) -> Callable[[Case], Mapping[str, Size]] | None:
-    """What draws the sizes of a case like another by the reference's `get_held_out(generator)`; None where it
-    has none."""
+    """A function that draws sizes for a case similar to a given one, using the reference's
+    `get_held_out(generator)`; None if it has none."""
     if "get_held_out" not in _names(ast.parse(problem.source), _names_bound):
         return None
 
@@ -121,19 +121,19 @@ def own_held_out(problem: Problem, generator: random.Random) -> Callable[[Case],
 
 
 def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> tuple[Case, ...]:
-    """The cases with these fields. Raises BadReference where one is none, or stands there twice."""
+    """The cases with these fields. Raises BadReference for an invalid or repeated case."""
     found: dict[str, Case] = {}
     known = [each.name for each in dataclasses.fields(Case)]
     for number, fields in enumerate(cases):
         try:
             if unknown := next((name for name in fields if name not in known), None):
                 near = nearest(unknown, known, similar=0.6)
-                raise ValueError(f"there is no {unknown}" + (f"; did you mean {near}?" if near else ""))
+                raise ValueError(f"unknown field {unknown}" + (f"; did you mean {near}?" if near else ""))
             case = Case.from_json(dict(fields))
         except (TypeError, ValueError) as error:
-            raise BadReference(f"case {number} of {where} is none: {error}") from error
+            raise BadReference(f"case {number} of {where} is not valid: {error}") from error
         if case.name in found:
-            raise BadReference(f"the case {case.name} of {where} stands there twice")
+            raise BadReference(f"{where} has the case {case.name} twice")
         found[case.name] = case
     check_source(
         source, where, {name: value for case in found.values() for name, value in case.sizes.items()}
@@ -142,7 +142,7 @@ def read_cases(cases: Sequence[Mapping[str, Any]], source: str, where: str) -> t
 
 
 def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
-    """Reads the source without running it. Raises BadReference."""
+    """Checks the source without running it. Raises BadReference."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -162,13 +162,14 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
 
 
 def assigned_names(source: str) -> set[str]:
-    """The module globals that the source assigns, by a statement at its top."""
+    """The module globals that the source assigns at its top level."""
     return _names(ast.parse(source), _names_assigned)
 
 
 def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
-    """The floating type of the inputs and weights that the reference makes; where it has several, the widest,
-    or the narrowest where it keeps them; float32 where it has none, or cannot be run without numbers."""
+    """The floating-point type of the inputs and weights that the reference makes. Of several types it is the
+    widest, or with KEEPS_TYPES the narrowest. It is float32 if there is none, or if the reference cannot run
+    on the meta device."""
     import torch
 
     found: set[torch.dtype] = set()
@@ -179,16 +180,15 @@ def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
             map_tensors(lambda tensor: found.add(tensor.dtype), list(module.get_inputs()))
             found.update(each.dtype for each in (*model.parameters(), *model.buffers()))
     except Exception as error:  # the reference is the user's code, and may raise anything
-        logger.info("the types of a reference cannot be told: %s: %s", type(error).__name__, error)
+        logger.info("the dtypes of a reference are unknown: %s: %s", type(error).__name__, error)
     names = reversed(DTYPES) if KEEPS_TYPES in assigned_names(source) else DTYPES
     return next((name for name in names if getattr(torch, name) in found), "float32")
 
 
 def load_module(source: str, overrides: Mapping[str, Size], name: str = "reference") -> types.ModuleType:
-    """Runs the source as a module of its own and replaces the overridden globals.
+    """Runs the source as a new module and replaces the overridden globals.
 
-    The sizes are replaced after the very statements that assign them, so that globals computed from them
-    follow.
+    Each size is replaced right after the statement that assigns it, so that globals computed from it follow.
     """
     module = types.ModuleType(name)
     module.__file__ = f"<{name}>"
@@ -208,8 +208,8 @@ def load_module(source: str, overrides: Mapping[str, Size], name: str = "referen
 def make_model(
     module: types.ModuleType, cls: str, init_inputs: Sequence[Any], *, seed: int, device: str, dtype: str
 ) -> nn.Module:
-    """`cls(*init_inputs)` with weights drawn from `seed`, on the device, at the dtype: the same on every
-    side that draws in the same order."""
+    """`cls(*init_inputs)` on the device, at the dtype, with weights drawn from `seed`. Modules that draw in
+    the same order get the same weights."""
     import torch
 
     seed_all(seed)
@@ -218,7 +218,7 @@ def make_model(
 
 
 def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
-    """The constructor's arguments, from `seed` should they be random."""
+    """The constructor's arguments, drawn from `seed` if they are random."""
     seed_all(seed)
     return list(module.get_init_inputs())
 
@@ -232,9 +232,9 @@ def make_inputs(
     drawn_on: str = "",
     layout: str = "",
 ) -> list[Any]:
-    """One set of inputs from `seed`, or from the generators as they are, drawn on the device, or on another
-    one; floating tensors at the task's dtype unless the reference keeps their own (KEEPS_TYPES), integers
-    and plain values as they are. `layout` as of `Problem`."""
+    """One set of inputs, drawn from `seed` (None: from the generators in their current state) on `drawn_on`
+    (default: `device`). Floating-point tensors get the dtype, unless the reference has KEEPS_TYPES; integers
+    and plain values stay as they are. `layout` is that of `Problem`."""
     import torch
 
     if seed is not None:
@@ -247,9 +247,8 @@ def make_inputs(
 
 
 def as_task(value: Any, device: str, dtype: str) -> Any:
-    """Its tensors on the device, at the dtype if they are floating ("": at their own), in the layout that
-    they have and with `requires_grad` as it is; lists, tuples and dicts are gone through, anything else is
-    unchanged."""
+    """The value with its tensors moved to the device; floating-point ones get the dtype ("": keep theirs).
+    Layouts, `requires_grad` and other values are unchanged."""
     import torch
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -263,25 +262,25 @@ def as_task(value: Any, device: str, dtype: str) -> Any:
 
 
 def seed_all(seed: int) -> None:
-    """Seeds every generator that a reference might draw from."""
+    """Seeds every random generator that a reference might use."""
     import numpy
     import torch
 
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
-    # `torch.manual_seed` keeps the caller's stack for each kind of device that is not there: 0.2 ms a call
+    # `torch.manual_seed` records the caller's stack for each kind of device that is missing: 0.2 ms a call
     torch.default_generator.manual_seed(seed)
     if torch.version.cuda:
         torch.cuda.manual_seed_all(seed)
 
 
 def _as_size(value: Any) -> Any:
-    """Lists are tuples that came by way of JSON."""
+    """JSON turns tuples into lists; this turns them back."""
     return tuple(_as_size(each) for each in value) if isinstance(value, list | tuple) else value
 
 
 def _names(tree: ast.Module, of: Callable[[ast.stmt], list[str]]) -> set[str]:
-    """Of all statements at the top of a module."""
+    """The names that `of` finds in a module's top-level statements."""
     return {name for node in tree.body for name in of(node)}
 
 

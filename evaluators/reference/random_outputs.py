@@ -1,9 +1,9 @@
-"""Compares random outputs with the reference's by statistical tests: a kernel draws numbers of its own.
+"""Compares random outputs with the reference's by statistical tests, because a kernel draws other numbers.
 
-A reference asks for it by a function `random_checks(inputs, outputs)`, which returns what holds of the
-outputs for such inputs: checks of the three kinds below, the same for the kernel's as for the reference's.
-Each test fails a right kernel with a probability of RATE at most, so that all tests of an evaluation, of
-which there are fewer than a thousand, fail one in a million.
+A reference asks for this by defining `random_checks(inputs, outputs)`. It returns checks of the three kinds
+below that the outputs for such inputs must pass, the same for the kernel and the reference. Each test fails a
+right kernel with a probability of at most RATE. An evaluation has fewer than a thousand tests, so they fail
+at most one right kernel in a million.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import torch
 
 HOOK = "random_checks"
-"""The function by which a reference says that its outputs are random, and what holds of them."""
+"""The function of a reference with random outputs that returns their checks."""
 RATE = 1e-9
-"""Of a test: how often it fails a right kernel, at most."""
+"""The largest probability with which one test fails a right kernel."""
 ENOUGH = 2**16
-"""Values of a sample, which tell standard deviations of 1 and 1.1 apart; the last so many are kept."""
+"""Sample size, which distinguishes standard deviations of 1 and 1.1; only the latest values are kept."""
 MOST_CALLS = 256
-"""That are made to have so many."""
+"""Calls made at most to collect a sample of that size."""
 RUN = 2**10
-"""Neighbouring elements, of which a sample of a large output has some, anywhere in it."""
+"""Length of a run of neighbouring elements; the sample of a large output consists of random runs."""
 MOST_WAITING = 2
-"""Calls that wait to be compared with others."""
+"""Calls that wait for a later call to be compared with."""
 RECENT = 8
-"""Calls that each new one is compared with, one by one."""
+"""Earlier calls with which each new one is compared individually."""
 REPEATED = 0.9
-"""Of the places at which two answers of the reference differ, those of a kernel differ at this share."""
+"""Where two answers of the reference differ, those of a kernel must differ at this share of the places."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Always:
-    """`holds` for each element, a tensor of bool."""
+    """A condition that every element must meet; `holds` is a bool tensor."""
 
     name: str
     holds: torch.Tensor
@@ -48,8 +48,8 @@ class Always:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Elements that are `hits`, a tensor of bool, each with a probability, a number or a tensor that is
-    broadcast over them, and independently: their number lies in the binomial distribution's interval."""
+    """Elements that are `hits` (a bool tensor), independently of one another, each with this probability (a
+    number, or a tensor broadcast over them). Their number must lie in the binomial interval."""
 
     name: str
     hits: torch.Tensor
@@ -58,8 +58,8 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSample:
-    """Values that are distributed as the reference's at the same places. `eps`: of the type in which they
-    were rounded, 0 for whole numbers."""
+    """Values that must be distributed like the reference's at the same places. `eps` is the machine epsilon
+    of the type that they were rounded to, 0 for whole numbers."""
 
     name: str
     values: torch.Tensor
@@ -71,51 +71,51 @@ Hook = Callable[[list[Any], list["torch.Tensor"]], Sequence[Check]]
 
 
 class Evidence:
-    """What calls of a kernel, and of the reference on the same inputs, come to together."""
+    """Accumulates calls of a kernel and of the reference on the same inputs, and tests them together."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
         self._wrong = ""
         self._hits: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        """Hits, the number expected, and elements."""
+        """Hits, expected hits, and elements."""
         self._values: dict[str, list[Pair]] = defaultdict(list)
         self._eps: dict[str, float] = {}
         self._places: dict[str, torch.Tensor] = {}
-        """Of a sample, in each call: nobody knows which."""
+        """The secret places of each sample, the same in every call."""
         self._waiting: dict[str, list[Pair]] = defaultdict(list)
-        """Samples that have not been compared with those of another call."""
+        """Samples that have not been paired with those of another call."""
         self._recent: dict[str, deque[Pair]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._differ: dict[str, Counts] = defaultdict(lambda: Counts(0, 0, 0))
-        """Of all pairs of calls that were compared, none of them twice."""
+        """Sums over disjoint pairs of calls."""
         self._closest: dict[str, Counts] = defaultdict(lambda: Counts(0, 0, 0))
-        """Of the two calls in which the kernel gave the same at the most places."""
+        """Of the pair of calls in which the kernel repeated the most values."""
         self._calls = 0
 
     @property
     def enough(self) -> bool:
-        """Whether more calls would tell no more, or take too long."""
+        """Whether the samples are large enough, or the maximum number of calls is reached."""
         sizes = [sum(len(one) for one, _ in pairs) for pairs in self._values.values()]
         return self._calls >= MOST_CALLS or (self._calls > 1 and min(sizes, default=ENOUGH) >= ENOUGH)
 
     @property
     def differs(self) -> bool:
-        """Whether any two of the reference's answers did."""
+        """Whether any two answers of the reference differ."""
         return any(counts.reference for counts in self._differ.values())
 
     def other_inputs(self) -> None:
-        """From here on calls are on other inputs than those before, with which they are not compared."""
+        """Starts calls on other inputs: they are not compared with the calls before."""
         self._waiting.clear()
         self._recent.clear()
 
     def add(self, inputs: list[Any], outputs: list[torch.Tensor], eager: list[torch.Tensor]) -> None:
-        """One call of each side on the same inputs, as they were before it."""
+        """Adds one call of each side. `inputs` are those of both, as they were before the call."""
         self._calls += 1
         theirs = self._hook(inputs, eager)
         for ours, right in zip(self._hook(inputs, outputs), theirs, strict=True):
             if isinstance(ours, Always):
                 wrong = ours.holds.numel() - int(ours.holds.sum())
                 if wrong and not self._wrong:
-                    self._wrong = f"{ours.name} does not hold of {wrong} of {ours.holds.numel()} elements"
+                    self._wrong = f"{ours.name} does not hold for {wrong} of {ours.holds.numel()} elements"
             elif isinstance(ours, Share):
                 self._add_hits(ours)
             elif isinstance(right, ValueSample):
@@ -133,9 +133,9 @@ class Evidence:
             counts[n] += more
 
     def _add_values(self, ours: ValueSample, right: ValueSample) -> None:
-        """Compares a call with earlier ones, to see where both are equal: with RECENT ones each by itself,
-        which finds a large answer that is given again, and with one at random, which adds up for small ones
-        since no call is in two of these pairs."""
+        """Counts where a call equals earlier ones. Comparing it with each RECENT call finds a large answer
+        that is repeated. Comparing it with a random waiting call adds up over many small answers, because no
+        call is in two such pairs."""
         name = ours.name
         if name not in self._places:
             self._places[name] = _some(ours.values.numel(), ours.values.device)
@@ -157,7 +157,7 @@ class Evidence:
         self._recent[name].append((kernel, reference))
 
     def comparison(self) -> OutputComparison:
-        """What the tests say, those that fail. `error` is the largest of their statistics, each as a
+        """The result of all tests: `problem` names those that fail, `error` is the largest statistic as a
         share of what is allowed."""
         found = [self._of_share(name) for name in self._hits]
         for name, pairs in self._values.items():
@@ -185,21 +185,21 @@ Pair = tuple["torch.Tensor", "torch.Tensor"]
 
 
 class Counts(NamedTuple):
-    """Places at which the answers to two calls differ."""
+    """The number of places at which the answers to two calls differ."""
 
     kernel_alone: int
     reference_alone: int
     reference: int
-    """Whether or not the kernel's do as well."""
+    """Including places where the kernel's answers differ, too."""
 
     @property
     def repeated(self) -> int:
-        """At how many more places the kernel's are the same than the reference's."""
+        """At how many more places the kernel's answers are equal than the reference's."""
         return self.reference_alone - self.kernel_alone
 
 
 def judge_random(hook: Hook, inputs: list[Any], outputs: list[Any], eager: list[Any]) -> OutputComparison:
-    """One call of a kernel's beside one of the reference's."""
+    """Compares one call of a kernel with one of the reference."""
     evidence = Evidence(hook)
     evidence.add(inputs, outputs, eager)
     return evidence.comparison()
@@ -208,10 +208,10 @@ def judge_random(hook: Hook, inputs: list[Any], outputs: list[Any], eager: list[
 def distribution_test(
     name: str, ours: Sequence[torch.Tensor], right: Sequence[torch.Tensor], eps: float
 ) -> tuple[float, str]:
-    """The two-sample Kolmogorov-Smirnov test: the largest distance of the distribution functions as a share
-    of what is allowed, and what it means if that is more than 1. Allowed are the inequality of Dvoretzky,
-    Kiefer and Wolfowitz, with Bretagnolle's factor for elements that are not distributed alike, and `eps`,
-    since a kernel may round otherwise."""
+    """The two-sample Kolmogorov-Smirnov test. Returns the largest distance of the distribution functions as a
+    share of what is allowed, and a message if that exceeds 1. The bound is the inequality of Dvoretzky,
+    Kiefer and Wolfowitz, with Bretagnolle's factor for elements that are not identically distributed, plus
+    `eps`, because a kernel may round differently."""
     import torch
 
     one, other = torch.cat(list(ours)), torch.cat(list(right))
@@ -236,9 +236,9 @@ def distribution_test(
 
 
 def repetition_test(name: str, counts: Counts, pairs: int = 1) -> tuple[float, str]:
-    """Of places where either the kernel's answers to two calls differ or the reference's, half should be the
-    kernel's (McNemar's test). What is counted is that fewer are. `pairs` of calls were tested at most, of
-    which these are the worst."""
+    """McNemar's test: of the places where only the kernel's or only the reference's answers to two calls
+    differ, half should be the kernel's. Returns the statistic as a share of what is allowed if fewer are, and
+    a message if that exceeds 1. `counts` are the worst of at most `pairs` pairs of calls."""
     total = counts.kernel_alone + counts.reference_alone
     if counts.repeated <= (1 - REPEATED) * counts.reference or not total:
         return 0.0, ""
@@ -251,7 +251,7 @@ def repetition_test(name: str, counts: Counts, pairs: int = 1) -> tuple[float, s
 
 
 def _divergence(share: float, probability: float) -> float:
-    """Of two Bernoulli distributions, in nats: Chernoff's bound of the binomial distribution's tail."""
+    """The divergence of two Bernoulli distributions, in nats: Chernoff's bound on the binomial tail."""
     found = 0.0
     for one, other in ((share, probability), (1 - share, 1 - probability)):
         if one > 1e-12:
@@ -260,8 +260,8 @@ def _divergence(share: float, probability: float) -> float:
 
 
 def _differences(one: Pair, others: Sequence[Pair]) -> list[Counts]:
-    """From each of the others, together: to wait for a GPU 27 times a call took minutes a case where several
-    processes had one."""
+    """The differences from each of the others, computed in one go: with a GPU shared by several processes, 27
+    synchronisations per call took minutes per case."""
     import torch
 
     kernel, reference = (
@@ -273,7 +273,7 @@ def _differences(one: Pair, others: Sequence[Pair]) -> list[Counts]:
 
 
 def _some(numel: int, device: torch.device) -> torch.Tensor:
-    """The places of at most ENOUGH elements: runs of neighbours, nobody knows which."""
+    """The places of at most ENOUGH elements, in secret runs of neighbours."""
     import torch
 
     if numel <= ENOUGH:
@@ -283,6 +283,6 @@ def _some(numel: int, device: torch.device) -> torch.Tensor:
 
 
 def _steps(values: torch.Tensor) -> torch.Tensor:
-    """From each other element to its neighbour."""
+    """The differences within pairs of neighbouring elements."""
     pairs = values[: len(values) // 2 * 2].view(-1, 2)
     return pairs[:, 1] - pairs[:, 0]

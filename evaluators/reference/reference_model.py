@@ -1,8 +1,8 @@
 """One reference, ready to judge: its inputs under every distribution, and the right answers to them.
 
-Answers are eager PyTorch's at the task's dtype and, where the reference runs there, float64's. Those on the
-distributions are worked out once, with other weights than the constructor's, and kept for all kernels: a
-kernel is a process of its own that ends with its verdict, so what one has seen is of no use to the next.
+Answers are eager PyTorch's at the task's dtype and, where the reference runs in float64, that type's. Those
+on the distributions are computed once, with changed weights, and kept for all kernels. That is safe because
+each kernel runs in its own process, which ends with its verdict: nothing it has seen reaches the next kernel.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
 from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison, Shift
-from evaluators.reference.accuracy.jumps import at_jumps, furthest_off, with_elements
+from evaluators.reference.accuracy.jumps import at_jumps, largest_errors, with_elements
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all, some_places
 from evaluators.reference.accuracy.shifts import eager_shifts_of, joined, shifts_of
-from evaluators.reference.answer import Draw, ReferenceAnswer, judge, leave_open, writable
+from evaluators.reference.answer import Draw, ReferenceAnswer, judge, mask_ambiguous, writable
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.strided_layouts import clone, span_of
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     import torch
 
 NEAR_OWN = ("small", "shifted")
-"""Distributions of inputs in timed calls."""
+"""Distributions that timed calls may use, in addition to the problem's own."""
 KEPT_SHARE = 0.05
-"""Of the device's memory, for answers that are kept."""
+"""Share of the device's memory for stored answers."""
 
 
 class ReferenceModel(RunningReference):
-    """Answers on every distribution, and compares outputs with the answers."""
+    """Computes the right answers on every distribution and compares outputs with them."""
 
     def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
         super().__init__(problem, keep_range=keep_range, steps=steps)
@@ -44,18 +44,18 @@ class ReferenceModel(RunningReference):
         self._kept_bytes = 0
         self._shifts_kept: dict[str, list[Shift]] = {}
         self._complete: set[tuple[str, str]] = set()
-        """The keys of `_kept` whose shifts have eager's part, too."""
+        """The keys of `_kept` whose shifts include those of eager's answers."""
         self._seeds: dict[str, int] = {}
-        """Of the inputs of each distribution with which it was found fit: scales are drawn, too."""
+        """By distribution, the seed of the inputs on which it was accepted: it determines random scales."""
         self.untried: dict[str, str] = {}
         """Why a distribution is not tried, by its name."""
         self.answer_bytes, self.peak_bytes = 0, 0
-        """On a GPU: the most that working out one answer has taken, and that was held meanwhile."""
+        """GPU memory: the most that computing one answer has taken, and the peak allocation."""
 
     def near(self) -> Draw:
-        """Inputs of a timed call: the problem's own, or those made smaller or with a number added. What is
-        left of the call before is wrong for them. They take as long as the problem's own, which larger ones
-        do not: times 2^6, eager softmax took 1.2 to 1.8 times as long on an H200."""
+        """Inputs of a timed call: the problem's own, made smaller, or with a number added. Anything a kernel
+        has kept from the call before is wrong for them. They take as long as the problem's own. Larger inputs
+        do not: multiplied by 2^6, eager softmax took 1.2 to 1.8 times as long on an H200."""
         return Draw.fresh(secrets.choice(self.near_names))
 
     @property
@@ -64,14 +64,14 @@ class ReferenceModel(RunningReference):
         return ["", *(name for name in NEAR_OWN if name in self.distributions)]
 
     def own_draws(self, calls: int) -> list[Draw]:
-        """Of so many calls on the problem's own inputs. The last has the inputs of the first; where outputs
-        are random all have, so that calls that are not independent show."""
+        """Draws for this number of calls on the problem's own distribution. The last repeats the inputs of
+        the first. With random outputs all calls have the same inputs, which exposes dependent calls."""
         draws = [Draw.fresh() for _ in range(calls)]
         return draws[:1] * calls if self.random_checks is not None else [*draws[:-1], draws[0]]
 
     def writes_to(self, number: int, draw: Draw) -> bool:
-        """Whether the reference changes this input tensor on that draw: where it leaves its own alone (a
-        running mean that moves by a momentum of 0), it may yet make NaN of an infinity."""
+        """Whether the reference changes this input tensor on that draw. Even one that keeps its usual inputs
+        (a running mean with momentum 0) may turn an infinity into NaN."""
         given = self.draw(draw.seed, draw.distribution)
         tensor = tensors_in(given)[number]
         before = clone(tensor)
@@ -88,8 +88,8 @@ class ReferenceModel(RunningReference):
         stirred: Callable[[list[Any]], list[Any]] | None = None,
         spot: bool = False,
     ) -> ReferenceAnswer:
-        """The right outputs for a set of inputs, which are drawn where they are not `given`, and in a chain
-        `stirred`. A `spot` check looks at some elements of a large output, nobody knows which."""
+        """The right outputs for a set of inputs: `given`, or drawn and, in a chain of calls, `stirred`. With
+        `spot`, only a secret sample of the elements of a large output is kept."""
 
         def inputs() -> list[Any]:
             drawn = self.draw(draw.seed, draw.distribution)
@@ -115,18 +115,18 @@ class ReferenceModel(RunningReference):
     def _answers(
         self, inputs: list[Any], seed: int, *, some: bool
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[Places | None]]:
-        """Eager's outputs and, as far as the reference runs there, those in float64; of large ones `some`
-        elements, and which these are."""
+        """Eager's outputs, those in float64 (or eager's again), and the places of the elements kept. With
+        `some`, large outputs keep a sample of their elements."""
 
         def places_of(outputs: list[torch.Tensor]) -> list[Places | None]:
             return [some_places(each) if some else None for each in outputs]
 
         if self.slices is None:
-            exact = self.run_exact(inputs)  # first: it takes the most memory
+            exact = self.run_exact(inputs)  # first, because it takes the most memory
             eager = self.run(inputs, seed)
             exact = exact or eager
             places = places_of(exact)
-            # At once: the whole of a large answer takes memory that the next steps need.
+            # Pick now: the next steps need the memory of the whole answers.
             return pick_all(eager, places), pick_all(exact, places), places
         eager = self.run(inputs, seed)
         places = places_of(eager)
@@ -134,16 +134,16 @@ class ReferenceModel(RunningReference):
         return eager, self.run_exact(inputs, places) or eager, places
 
     def check_on(self, outputs: list[torch.Tensor], name: str) -> OutputComparison:
-        """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. What seems wrong
-        is judged by the shifts of eager's answers, too, which are measured when they are needed first."""
+        """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. Outputs that seem
+        wrong are judged again with the shifts of eager's answers, which are measured only then."""
         seed, answer = self.answer_on(name)
         orders = self.distributions[name].orders
         found = self.judge(outputs, answer, own=False, indices=orders)
         if found.problem and not self._is_complete(name):
             _, answer = self.answer_on(name, complete=True)
             found = self.judge(outputs, answer, own=False, indices=orders)
-        if found.problem and any(each is not None for each in answer.places):  # in words about the whole
-            answer = self.work_out(self.distributions[name], seed, some=False)
+        if found.problem and any(each is not None for each in answer.places):  # for a complete message
+            answer = self.compute_answer(self.distributions[name], seed, some=False)
             found = self.judge(outputs, answer, own=False, indices=orders)
         if found.problem:
             found = self._judge_at_jumps(found, outputs, answer, self.draw(seed, name), indices=orders)
@@ -158,9 +158,10 @@ class ReferenceModel(RunningReference):
         *,
         indices: bool,
     ) -> OutputComparison:
-        """The comparison without the few elements where the right answer jumps, if they alone are wrong."""
+        """Repeats the comparison without the few elements where the right answer jumps, if only such elements
+        are wrong."""
         try:
-            doubtful = furthest_off(outputs, answer.exact)
+            doubtful = largest_errors(outputs, answer.exact)
             mended = with_elements(outputs, answer.exact, doubtful)
             if self.judge(mended, answer, own=False, indices=indices).problem:
                 return found
@@ -171,22 +172,21 @@ class ReferenceModel(RunningReference):
             return found
 
     def seed_on(self, name: str) -> int:
-        """Of the inputs whose answers are kept for a distribution, with the weights that there are."""
+        """The seed of the inputs whose answer is kept for a distribution with the current weights."""
         return self._kept_on(name)[0]
 
     def shifts_on(self, name: str) -> list[Shift]:
-        """How far the answers on a distribution move by a rounding of the inputs, measured once, at the first
-        answer."""
+        """How far the answers on a distribution move when the inputs are rounded; measured once."""
         if name not in self._shifts_kept:
             self.answer(Draw.fresh(name))
         return self._shifts_kept[name]
 
     def answer_on(self, name: str, *, complete: bool = False) -> tuple[int, ReferenceAnswer]:
-        """The answer on a distribution with the weights that there are, and the seed of its inputs.
-        `complete`: its shifts are those of eager's answers, too."""
+        """The answer on a distribution with the current weights, and the seed of its inputs. With `complete`,
+        its shifts include those of eager's answers."""
         seed, answer = self._kept_on(name)
         if not answer.eager:
-            answer = self.work_out(self.distributions[name], seed, shifts=answer.shifts)
+            answer = self.compute_answer(self.distributions[name], seed, shifts=answer.shifts)
         if complete and not self._is_complete(name):
             with self.steps.step(OpeningStep.SHIFTS):
                 more = eager_shifts_of(self, self.draw(seed, name), answer.exact, answer.places)
@@ -200,15 +200,15 @@ class ReferenceModel(RunningReference):
         return (self.weights_state, name) in self._complete
 
     def _kept_on(self, name: str) -> tuple[int, ReferenceAnswer]:
-        """The same, but without elements where there was no room for them."""
+        """Like `answer_on`, but the answer has no elements if there was no room to keep them."""
         key = self.weights_state, name
         if key not in self._kept:
             seed = self._seeds[name]
-            self._keep(key, seed, self.work_out(self.distributions[name], seed))
+            self._keep(key, seed, self.compute_answer(self.distributions[name], seed))
         return self._kept[key]
 
     def _keep(self, key: tuple[str, str], seed: int, answer: ReferenceAnswer) -> None:
-        """The answer, or, where there is no room, what it takes to work it out again."""
+        """Stores the answer or, if there is no room, only what is needed to compute it again."""
         if key in self._kept:
             self._kept_bytes -= self._kept[key][1].nbytes
         if self._kept_bytes + answer.nbytes > self._room():
@@ -216,26 +216,26 @@ class ReferenceModel(RunningReference):
         self._kept_bytes += answer.nbytes
         self._kept[key] = seed, answer
 
-    def take_in(self, distribution: Distribution, seed: int, answer: ReferenceAnswer) -> None:
-        """Kernels are tried on it from now on, and the answer to the inputs of this seed is kept."""
+    def accept(self, distribution: Distribution, seed: int, answer: ReferenceAnswer) -> None:
+        """Kernels are tried on this distribution from now on. Keeps the answer to the inputs of this seed."""
         name = distribution.name
         self.distributions[name] = distribution
         self._seeds[name] = seed
         self._keep((self.weights_state, name), seed, answer)
-        if name in NEAR_OWN:  # now: beside a kernel that is timed there is less memory
+        if name in NEAR_OWN:  # now, because there is less memory while a kernel is timed
             _, answer = self.answer_on(name, complete=True)
         self._shifts_kept[name] = answer.shifts
 
-    def work_out(
+    def compute_answer(
         self, of: Distribution, seed: int, *, shifts: list[Shift] | None = None, some: bool = True
     ) -> ReferenceAnswer:
-        """The answer to the inputs of this seed under a distribution; of a large output to `some` elements,
-        whose `shifts`, where they are not known, are those of the right answer alone. Of all elements they
-        are those of eager's answers, too. Raises what the reference raises."""
-        with self._noted_memory():
-            return self._worked_out(of, seed, shifts=shifts, some=some)
+        """The answer to the inputs of this seed under a distribution. With `some`, large outputs keep a
+        sample of elements, and shifts that are not given are measured for the right answer only; otherwise
+        they include those of eager's answers. Raises what the reference raises."""
+        with self._track_memory():
+            return self._compute_answer(of, seed, shifts=shifts, some=some)
 
-    def _worked_out(
+    def _compute_answer(
         self, of: Distribution, seed: int, *, shifts: list[Shift] | None, some: bool
     ) -> ReferenceAnswer:
         inputs = list(of.applied(self.draw(seed)))
@@ -248,12 +248,12 @@ class ReferenceModel(RunningReference):
         del inputs
         if self.has_products and not of.orders:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
-            leave_open(eager, exact, pick_all(self.run(self.draw(seed), seed), places))
+            mask_ambiguous(eager, exact, pick_all(self.run(self.draw(seed), seed), places))
         return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places)
 
     @contextmanager
-    def _noted_memory(self) -> Iterator[None]:
-        """Notes the device's memory that the block takes."""
+    def _track_memory(self) -> Iterator[None]:
+        """Records the GPU memory that the block takes."""
         if self.device != "cuda":
             yield
             return
@@ -267,15 +267,15 @@ class ReferenceModel(RunningReference):
     def _both_shifts(
         self, inputs: list[Any], exact: list[torch.Tensor], places: list[Places | None]
     ) -> list[Shift]:
-        """Of the right answer and of eager's."""
+        """The shifts of the right answer and of eager's, combined."""
         with self.steps.step(OpeningStep.SHIFTS):
             return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
     def judge(
         self, outputs: list[torch.Tensor], answer: ReferenceAnswer, *, own: bool = True, indices: bool = True
     ) -> OutputComparison:
-        """Compares outputs with the right ones, under the problem's rule; the worst of them. Integers count
-        if `indices` do."""
+        """Compares outputs with the right ones under the problem's rule and returns the worst comparison.
+        Integer outputs are compared only with `indices`."""
         if self.random_checks is not None and answer.inputs is not None:
             return judge_random(self.random_checks, answer.inputs, outputs, answer.eager)
         return judge(
@@ -291,20 +291,20 @@ class ReferenceModel(RunningReference):
     def judge_draw(
         self, outputs: list[torch.Tensor], answer: ReferenceAnswer, *, own: bool
     ) -> OutputComparison:
-        """The same of an `answer` to inputs that were drawn for one call: what seems wrong is judged once
-        more by how far a rounding moves this very answer, since in some draws it is much further."""
+        """Like `judge`, for an `answer` to inputs drawn for one call. Outputs that seem wrong are judged
+        again with shifts measured on this answer, because in some draws they are much larger."""
         found = self.judge(outputs, answer, own=own)
         try:
             if found.problem and answer.shifts_here is not None:
                 found = self.judge(outputs, replace(answer, shifts=answer.shifts_here()), own=own)
-            if found.problem and answer.whole is not None:  # in words about the whole
+            if found.problem and answer.whole is not None:  # for a complete message
                 found = self.judge_draw(outputs, answer.whole(), own=own)
-        except self._torch.OutOfMemoryError:  # there was room before the kernel came
+        except self._torch.OutOfMemoryError:  # the kernel has taken the memory for this
             pass
         return found
 
     def _room(self) -> float:
-        """Bytes for answers that are kept."""
+        """Bytes available for stored answers."""
         if self.device == "cuda":
             return KEPT_SHARE * float(self._torch.cuda.get_device_properties(0).total_memory)
         return 2.0**30

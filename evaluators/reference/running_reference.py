@@ -1,4 +1,4 @@
-"""A reference that runs: it draws inputs, and answers in its own precision and in float64."""
+"""A reference that runs: draws inputs, and answers in the problem's dtype and in float64."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ logger = logging.getLogger(__name__)
 
 
 class UnfitReference(Exception):
-    """No kernel can be judged by this reference; the message has the findings."""
+    """The reference cannot judge kernels; the message has the findings."""
 
 
-def raise_if_lost(error: Exception) -> None:
-    """Raises an error of the GPU itself, after which nothing runs in this process any more."""
+def raise_if_gpu_lost(error: Exception) -> None:
+    """Raises the error again if it is a CUDA error, after which nothing runs in this process."""
     if "CUDA error" in str(error):
         raise error
 
 
 class RunningReference:
-    """Draws inputs, runs, changes weights."""
+    """Draws inputs, runs the reference and changes its weights."""
 
     def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
-        """`keep_range`: no distribution may leave the range of the problem's own inputs, out of which the
-        reference has failed in a way that ended the process. `steps`: the clock of its opening. Raises
-        UnfitReference, and what the reference raises."""
+        """`keep_range` keeps all distributions within the range of the problem's own inputs, because the
+        reference has ended its process outside of it. `steps` times the opening. Raises UnfitReference, and
+        what the reference raises."""
         import torch
 
         self.steps = steps or Steps()
@@ -68,39 +68,39 @@ class RunningReference:
         self.device = problem.device
         self.keep_range = keep_range
         self.seed = secrets.randbits(62)
-        """Of the constructor's arguments and weights."""
+        """The seed of the constructor's arguments and weights."""
         self._secret = secrets.randbits(62)
         with self.steps.step(OpeningStep.LOADING):
             self._module = load_module(problem.source, problem.overrides)
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
-            """Where outputs are compared by statistical tests (see `random_outputs`)."""
+            """Set if statistical tests compare the outputs (see `random_outputs`)."""
             self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
             self.keeps_integers = bool(getattr(self._module, KEEPS_INTEGERS, False))
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)
         self._before: list[torch.Tensor] = []
         self.weights_state = ""
-        """Which weights it has; "" the constructor's."""
+        """Identifies the current weights; "" for the constructor's."""
         sample = self.draw(secrets.randbits(62))
         self.sample = sample
         self.changed_inputs: list[int] = []
         """The numbers of the input tensors that the reference writes to."""
         self.returned_inputs: list[list[int]] = []
-        """Outputs that are such an input itself: the numbers of both."""
+        """Outputs that are a changed input itself: pairs of output and input numbers."""
         self.slices: RowSlices | None = None
-        """How large answers in float64 are worked out, where that can be done some rows at a time."""
+        """Set if large answers in float64 are computed a few rows at a time."""
         self.draws_numbers = False
-        """Whether the answer depends on torch's random generator, too."""
+        """Whether the answer also depends on torch's random generator."""
         self.has_products = False
-        """Whether it multiplies matrices, convolves or attends (see `comparison.compare`), once the work is
-        counted."""
+        """Whether it has matmuls, convolutions or attention (see `comparison.compare`); set by
+        `count_work`."""
         self.has_softmax = False
-        """Whether there are exponentials after these, likewise."""
+        """Whether exponentials follow these; set by `count_work`."""
         with self.steps.step(OpeningStep.LOOKING):
             try:
                 self.template = template_of(sample)
                 self._require_equal_values()
-                self.outputs = self._look_at(sample)
+                self.outputs = self._examine(sample)
             except TypeError as error:
                 raise UnfitReference(str(error)) from error
         self.weight_forms = weight_changes.forms_of(self.eager)
@@ -109,13 +109,13 @@ class RunningReference:
         self.buffer_forms: list[list[object]] = [
             [name, list(buffers[name].shape), str(buffers[name].dtype)] for name in names
         ]
-        self._everywhere = secrets.randbits(62)
+        self._change_seed = secrets.randbits(62)
         self.signed_weights = True
         self.distributions: dict[str, Distribution] = {}
 
     def count_work(self) -> Work:
-        """The bytes and operations of a call. From here on it is known whether there are products, and of the
-        outputs their form alone."""
+        """Counts the bytes and operations of a call, and sets `has_products` and `has_softmax`. Afterwards
+        `outputs` have shapes but no memory."""
         work = count(self.eager, self.sample, self.outputs)
         self.outputs = [without_memory(each) for each in self.outputs]
         self.has_products, self.has_softmax = work.operations > 0, work.softmax
@@ -128,8 +128,8 @@ class RunningReference:
         )
 
     def draw(self, seed: int | None, name: str = "") -> list[Any]:
-        """A set of inputs; the same for the same seed and distribution. Without a seed the generators go on
-        as they are."""
+        """A set of inputs, the same for the same seed and distribution. Without a seed they come from the
+        generators' current state."""
         where = "cpu" if self.problem.inputs == ORIGINAL else self.device
         values = make_inputs(
             self._module,
@@ -142,14 +142,14 @@ class RunningReference:
         return values if not name else list(self.distributions[name].applied(values))
 
     def call_seed(self, seed: int) -> int:
-        """Of torch's generator for a call on the inputs of this seed, which it does not tell; another one
-        each time where outputs are compared by statistical tests."""
+        """The seed of torch's generator for a call on the inputs of this seed, from which nobody can guess
+        it. With statistical tests each call gets a new one."""
         if self.random_checks is not None:
             return secrets.randbits(62)
         return hash((self._secret, seed)) & (2**62 - 1)
 
     def run(self, inputs: list[Any], seed: int = 0) -> list[torch.Tensor]:
-        """Eager PyTorch's outputs, and the inputs that it has changed."""
+        """Eager PyTorch's outputs, followed by the inputs that it has changed."""
         given = map_tensors(clone, inputs) if self.changed_inputs else inputs
         if self.draws_numbers:
             seed_all(self.call_seed(seed))
@@ -162,16 +162,16 @@ class RunningReference:
         places: Sequence[Places | None] | None = None,
         change: Callable[[list[Any]], list[Any]] = lambda inputs: inputs,
     ) -> list[torch.Tensor] | None:
-        """The outputs in float64, or their elements at these places; None where the reference does not run
-        there, or not on such inputs. `change`: what becomes of the inputs, or of a slice of them, before."""
+        """The outputs in float64, or their elements at these places; None if the reference does not run in
+        float64 on such inputs. `change` is applied to the inputs, or to each slice of them, first."""
         if self.double is None:
             return None
         try:
             return self._in_double(self.double, inputs, places, change)
         except FAILURES as error:
-            raise_if_lost(error)
+            raise_if_gpu_lost(error)
             if isinstance(error, self._torch.OutOfMemoryError):
-                raise  # who has no memory for the right answer has none to stand in for it
+                raise  # eager's answer must not stand in for one that only lacks memory
             return None
 
     def _in_double(
@@ -195,13 +195,13 @@ class RunningReference:
         return self.double is not None
 
     def forget_sample(self) -> None:
-        """Gives the memory of `sample` and `outputs` back: some are of several gigabytes."""
+        """Frees the memory of `sample` and `outputs`, which can be several gigabytes."""
         self.sample, self.outputs = [], []
 
-    def everywhere(self, *, padded: bool = False) -> WeightChange:
-        """The change of all weights with which kernels are checked on the distributions."""
+    def full_change(self, *, padded: bool = False) -> WeightChange:
+        """The change of all weights that is made for the checks on the distributions."""
         names = tuple(str(form[0]) for form in self.buffer_forms)
-        return WeightChange(seed=self._everywhere, signed=self.signed_weights, padded=padded, buffers=names)
+        return WeightChange(seed=self._change_seed, signed=self.signed_weights, padded=padded, buffers=names)
 
     @property
     def has_weights(self) -> bool:
@@ -209,7 +209,7 @@ class RunningReference:
         return bool(self.weight_forms or self.buffer_forms)
 
     def change_weights(self, how: WeightChange, *, alike: bool) -> None:
-        """Other weights for the reference, in both precisions (see `weight_changes.change`)."""
+        """Changes the reference's weights, in both precisions (see `weight_changes.change`)."""
         if not self.has_weights:
             return
         self._buffers = how.buffers
@@ -218,7 +218,7 @@ class RunningReference:
         self._copy_weights()
 
     def restore_weights(self) -> None:
-        """The reference's own again, if they were changed."""
+        """Restores the constructor's weights, if they were changed."""
         if self.weights_state:
             weight_changes.restore(self.eager, self._before, self._buffers)
             self._before, self.weights_state = [], ""
@@ -229,17 +229,19 @@ class RunningReference:
             self.double.copy_weights(self.eager)
 
     def _require_equal_values(self) -> None:
-        """Runners are told once what is no tensor. Raises UnfitReference."""
+        """Raises UnfitReference for numbers or strings that differ from draw to draw: runners get them
+        once."""
         if values := plain_values(self.template):
             others = plain_values(template_of(self.draw(secrets.randbits(62))))
             if repr(values) != repr(others):
                 raise UnfitReference(
-                    f"numbers or strings among its inputs differ from draw to draw ({values} and {others}): "
-                    "only tensors may"
+                    f"numbers or strings among its inputs differ from draw to draw ({values} and {others}); "
+                    "make them constant, or tensors"
                 )
 
-    def _look_at(self, sample: list[Any]) -> list[torch.Tensor]:
-        """Its outputs; finds out what it does besides. Raises UnfitReference."""
+    def _examine(self, sample: list[Any]) -> list[torch.Tensor]:
+        """Its outputs. Also finds out which inputs it changes, whether it draws random numbers, and whether
+        it runs in float64. Raises UnfitReference."""
         seed = secrets.randbits(62)
         with self._torch.no_grad():
 
@@ -270,11 +272,9 @@ class RunningReference:
                 return all(about_equal(*pair, SAME) for pair in pairs)
 
             self.draws_numbers = not repeated(seed + 1)
-            # Twice: state that changes to and fro would look like the numbers of another seed.
+            # Twice: state that alternates would look like the numbers of another seed.
             if self.draws_numbers and not (repeated(seed) and repeated(seed)):
-                raise UnfitReference(
-                    "it keeps state: its second answer to the same inputs is another than its first"
-                )
+                raise UnfitReference("it keeps state: two calls on the same inputs gave different answers")
         self.draws_numbers |= self.random_checks is not None
         if self.draws_numbers:
             self.double = None  # other types draw other numbers
@@ -284,9 +284,11 @@ class RunningReference:
             try:
                 self._in_double(self.double, sample, None, lambda inputs: inputs)
             except FAILURES as error:
-                raise_if_lost(error)
+                raise_if_gpu_lost(error)
                 cause = str(error).partition("\n")[0]
-                logger.warning("the reference does not run in float64, its own dtype stands in: %s", cause)
+                logger.warning(
+                    "the reference does not run in float64; using its own dtype instead: %s", cause
+                )
                 self.double = None
         return kept
 
@@ -296,7 +298,7 @@ class RunningReference:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit by bit."""
+    """Whether both have the same bits; NaN equals NaN."""
     import torch
 
     one, other = as_pairs(one), as_pairs(other)

@@ -1,7 +1,7 @@
-"""References that cannot judge: an answer that needs no computing, or leaves a part of it out, would pass.
+"""Finds references that cannot judge, because an answer that skips all or part of the work would pass.
 
-Examined when a problem is opened, on the reference alone. A lazy answer is no finding as long as one of the
-input distributions tells it from the right one.
+This runs when a problem is opened and needs only the reference. A lazy answer is a finding only if it passes
+on every input distribution.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SAMPLE = 2**16
-"""Elements of an output that are looked at first."""
+"""Elements of an output that are compared first."""
 ROUNDING = 1e-5
-"""Normwise: answers that are nearer to one another are the same but for rounding."""
+"""Answers that differ by less than this, normwise, differ only by rounding."""
 MOST_BYTES = 2**31
-"""Of inputs that are changed by halves: that takes several times their memory."""
+"""Larger inputs are not replaced by halves: that takes several times their memory."""
 RANDOM_CALLS = 6
-"""On the same inputs, where outputs are random."""
+"""Calls on the same inputs, for random outputs."""
 MOST_AXES = 4
-"""Of an input, along which a part is tried in the place of the whole."""
+"""Axes of an input along which half of it is tried in place of the whole."""
 
 Outputs = list["torch.Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lazy:
-    """What a kernel might return that leaves something out. `outputs` takes inputs, the name of their
-    distribution and the right outputs, and returns None where it has nothing to say. `is_right`: whether
-    such outputs for the problem's own inputs leave nothing out, of which they and the right ones tell."""
+    """An answer that skips some of the work, as a kernel might.
+
+    `outputs` takes inputs, the name of their distribution and the right outputs; it returns None where the
+    answer does not apply. `is_right` takes such outputs for the problem's own inputs and the right ones, and
+    returns whether they agree, so that nothing was skipped."""
 
     says: str
     outputs: Callable[[list[Any], str, Outputs], Outputs | None]
@@ -53,9 +55,10 @@ class Lazy:
 
 
 def examine(reference: ReferenceModel) -> list[str]:
-    """What makes a reference useless under its tolerance, one line each; empty for a sound one. Opens its
-    distributions. Inputs that are equal in every draw and that no distribution changes are named in
-    `reference.untried`: a kernel may ignore them. Raises what the reference raises."""
+    """The reasons why a reference cannot judge under its tolerance, one line each; empty for a sound one.
+
+    Opens its distributions. Inputs that are equal in every draw and under every distribution are named in
+    `reference.untried`, because a kernel may ignore them. Raises what the reference raises."""
     import torch
 
     with torch.no_grad():
@@ -81,7 +84,7 @@ def examine(reference: ReferenceModel) -> list[str]:
                     says = "equal in every draw, and no other values could be tried: a kernel may ignore it"
                     reference.untried[f"input {number}"] = says
                 elif why and number in reference.changed_inputs:
-                    reference.untried[f"input {number}"] = "it is written to, and what it held is not read"
+                    reference.untried[f"input {number}"] = "it is overwritten without being read"
                 elif why and reference.leaves_unread and _is_unread(lazy, inputs, right):
                     reference.untried[f"input {number}"] = "it is not read: a kernel may ignore it"
                 elif why:
@@ -99,9 +102,9 @@ def examine(reference: ReferenceModel) -> list[str]:
 def _found_of_outputs(
     inputs: list[Any], right: Outputs, answer: ReferenceAnswer, elsewhere: Outputs, reference: ReferenceModel
 ) -> list[str]:
-    """Outputs in the place of which something lazy passes, a line each. Those that are constant or a copy of
-    an input are named in `reference.untried` instead, where that is allowed and there are other outputs:
-    `info` of linear algebra, the total weight of a loss without weights."""
+    """One line for each output that a lazy answer can replace. If the reference has LEAVES_UNREAD and other
+    outputs, constant outputs and copies of an input are named in `reference.untried` instead: linear
+    algebra's `info`, or the total weight of an unweighted loss."""
     judged, found = filled_outputs(right), dict[int, str]()
     for number in judged:
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
@@ -123,15 +126,15 @@ def _found_of_outputs(
 
 
 def filled_outputs(outputs: Outputs) -> list[int]:
-    """The numbers of those with elements: the others are compared in shape and type alone."""
+    """The numbers of the outputs that have elements; the others are compared only in shape and type."""
     return [number for number, each in enumerate(outputs) if each.numel()]
 
 
 def _passes(
     lazy: Lazy, inputs: list[Any], right: Outputs, answer: ReferenceAnswer, reference: ReferenceModel
 ) -> str:
-    """Why nothing tells a lazy answer from the right one, with the figures; "" where something does. `right`:
-    eager's whole outputs."""
+    """A message with figures if nothing distinguishes a lazy answer from the right one; "" if something
+    does. `right` are eager's whole outputs."""
     outputs = lazy.outputs(inputs, "", right)
     if outputs is None or _fails(outputs, answer, reference, own=True):
         return ""
@@ -142,14 +145,14 @@ def _passes(
 
 
 def _is_unread(lazy: Lazy, inputs: list[Any], right: Outputs) -> bool:
-    """Whether the outputs for another input are the right ones, to the last bit."""
+    """Whether the outputs for another input equal the right ones exactly."""
     outputs = lazy.outputs(inputs, "", right)
     return outputs is not None and all(about_equal(*pair, 0.0) for pair in zip(outputs, right, strict=True))
 
 
 def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:
-    """What random outputs might be and pass: zeros, or those of another call on the same inputs. And eager's
-    own, should they fail."""
+    """Findings for random outputs: zeros pass, or the outputs of another call on the same inputs pass, or
+    eager's own fail."""
     import torch
 
     zeros, again, right = Evidence(hook), Evidence(hook), Evidence(hook)
@@ -164,15 +167,15 @@ def _lazy_draws(reference: ReferenceModel, hook: Hook) -> Iterator[str]:
             again.add(inputs, first, answer.eager)
             right.add(inputs, reference.run(inputs), answer.eager)
     if not zeros.comparison().problem:
-        yield "its outputs are compared by statistical tests, and zeros pass"
+        yield "zeros pass the statistical tests of its outputs"
     if right.differs and not again.comparison().problem:
-        yield "its outputs are compared by statistical tests, and the same in each call pass"
+        yield "the same outputs in each call pass the statistical tests of its outputs"
     if problem := right.comparison().problem:
-        yield f"its outputs are compared by statistical tests, and eager's fail: {problem}"
+        yield f"eager's outputs fail the statistical tests of its outputs: {problem}"
 
 
 def _fails(outputs: Outputs, answer: ReferenceAnswer, reference: ReferenceModel, *, own: bool) -> bool:
-    """Whether a part of them is enough to fail them: most wrong answers are wrong everywhere."""
+    """Whether a sample of the elements already fails: most wrong answers are wrong everywhere."""
     if any(at is not None for at in answer.places):
         outputs = pick_all(outputs, answer.places)
     few = replace(answer, eager=_some(answer.eager), exact=_some(answer.exact))
@@ -185,13 +188,13 @@ def _some(tensors: Outputs) -> Outputs:
 
 
 def passes_elsewhere(lazy: Lazy, reference: ReferenceModel) -> bool:
-    """Whether it passes on all distributions of finite numbers, with other weights, too. A test (`isinf`) is
-    held to the others as well: to tell those may be all that it does."""
-    is_test = all(str(each.dtype) == "torch.bool" for each in reference.outputs)
-    reference.change_weights(reference.everywhere(), alike=True)
+    """Whether it passes on all distributions of finite numbers, with changed weights. A predicate such as
+    `isinf` must also pass on the non-finite ones, because detecting those may be all that it computes."""
+    is_predicate = all(str(each.dtype) == "torch.bool" for each in reference.outputs)
+    reference.change_weights(reference.full_change(), alike=True)
     try:
         for name, distribution in reference.distributions.items():
-            if distribution.nonfinite and not is_test:  # what fails only there is as lazy
+            if distribution.nonfinite and not is_predicate:  # failing only there does not excuse it
                 continue
             seed, answer = reference.answer_on(name, complete=True)
             inputs = reference.draw(seed, name)
@@ -218,8 +221,8 @@ def _explained(found: OutputComparison, right: Outputs) -> str:
 def lazy_outputs(
     number: int, inputs: list[Any], elsewhere: Outputs, reference: ReferenceModel
 ) -> Iterator[Lazy]:
-    """In the place of one output: zeros, constants, the output for other inputs, an input, and an input times
-    and plus weights."""
+    """Lazy answers for one output: zeros, constants, the output for other inputs, an input, and an input
+    times and plus weights."""
     import torch
 
     fixed = elsewhere[number]
@@ -281,8 +284,8 @@ def _fits(weight: torch.Tensor, tensor: torch.Tensor) -> bool:
 def without_input(
     number: int, other: list[Any], seeds: tuple[int, int], reference: ReferenceModel, *, constant: bool
 ) -> Lazy:
-    """Outputs for other values of one input, which for one that is equal in every draw are its own. `other`:
-    the problem's own inputs of the second seed."""
+    """The outputs for other values of one input. `other` are the problem's own inputs of the second seed; an
+    input that is `constant` in every draw always takes its values from them."""
 
     def outputs(inputs: list[Any], name: str, right: Outputs) -> Outputs | None:
         tensors = tensors_in(inputs)
@@ -291,15 +294,14 @@ def without_input(
         try:
             return reference.run(list(replaced(inputs, tensors)), seeds[0])
         except (RuntimeError, ValueError, IndexError) as error:
-            logger.info("input %d cannot be drawn anew by itself: %s", number, error)
+            logger.info("input %d cannot be drawn anew alone: %s", number, error)
             return None
 
     return Lazy(says=f"the outputs for another input {number}, drawn anew,", outputs=outputs)
 
 
 def lazy_parts(inputs: list[Any], reference: ReferenceModel) -> Iterator[Lazy]:
-    """Answers made of the first half of an input, along an axis, in the place of the whole: where the outputs
-    depend on the other half."""
+    """Answers computed with the second half of an input replaced by the first, along each axis."""
     for index, tensor in enumerate(tensors_in(inputs)):
         for axis in range(min(tensor.dim(), MOST_AXES)):
             if tensor.is_floating_point() and tensor.shape[axis] >= 4:
@@ -311,7 +313,7 @@ def lazy_parts(inputs: list[Any], reference: ReferenceModel) -> Iterator[Lazy]:
 
 
 def _is_rounding(outputs: Outputs, right: Outputs) -> bool:
-    """Whether nothing but that tells them apart: nothing depends on the other half."""
+    """Whether they differ only by rounding, so that nothing depends on the other half."""
     return all(about_equal(*pair, ROUNDING) for pair in zip(outputs, right, strict=True))
 
 
@@ -332,7 +334,7 @@ def _half(
         for made, known in zip(found, right, strict=True):
             if made.shape != known.shape:
                 return None
-            if made.dim() == whole.dim() and made.shape[axis] == size:  # the other half of it is right
+            if made.dim() == whole.dim() and made.shape[axis] == size:  # let the second half be right
                 halves = made.narrow(axis, 0, size // 2), known.narrow(axis, size // 2, size - size // 2)
                 made = torch.cat(halves, axis)
             merged.append(made)

@@ -1,2 +1,2 @@
-"""Suites: named collections of problems with weights. One file a source of problems; a suite itself is a YAML
-file in `configs/suite/`."""
+"""Suites: named collections of problems with weights. Each source of problems has a module here; a suite
+itself is a YAML file in `configs/suite/`."""

@@ -1,20 +1,21 @@
-"""Which calls of operators can be cases of a problem, and which of many are chosen."""
+"""Selects the calls of operators that become cases of a problem."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evaluators.records.problem import DTYPES
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
-from evaluators.suites.trace_inputs import given_to, operator_of
+from evaluators.suites.trace_inputs import arguments_by_name, operator_of
 from evaluators.suites.trace_recording import PLAIN, kind_of
 from evaluators.suites.traced_call import Tensor, TracedCall, tensors_of
 
 MOST_CASES = 6
-"""Of a problem, at a type."""
-RANDOM = "draws random numbers, and nothing is known to hold of them"
+"""Cases per operator and type."""
+RANDOM = "draws random numbers that no check is known for"
 ENDLESS = (
     "aten.polygamma",
     "aten.special_zeta",
@@ -22,28 +23,28 @@ ENDLESS = (
     "aten.special_laguerre_polynomial_l",
     "aten.special_legendre_polynomial_p",
 )
-"""Operators that take as long as a number in their input is large, on some of our distributions for ever: the
-two polynomials on a GPU alone."""
+"""Operators whose time grows with the values of their input, without end on some of our distributions; the
+two polynomials only on a GPU."""
 UNSET = ("aten.nll_loss2d_forward",)
-"""Operators that without a reduction do not write their second result, the total of the weights."""
-STORAGE = "reads what lies around a tensor in memory"
+"""Operators that, without a reduction, do not write their second result, the total weight."""
+STORAGE = "reads memory outside of its tensors"
 SIZED = ("aten.index.Tensor",)
-"""Operators whose results have a size that depends on numbers only where an index is a mask."""
+"""Operators whose result size depends on values only if an index is a mask."""
 FEWEST = 2
-"""Random numbers of a call: of one alone, too many calls are needed to see how it is distributed."""
+"""Least random numbers per call: with a single one, testing its distribution takes too many calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operators:
-    """The calls of each operator, by its name, and why others were left out: how often, by the reason."""
+    """The usable calls by operator, and the number of calls left out by reason."""
 
     calls: Mapping[str, Sequence[TracedCall]]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def dtype_of(call: TracedCall) -> str:
-    """The floating type of its tensors, the narrowest where there are several; float32 where there is none.
-    Raises ValueError where there is one that no problem has."""
+    """The floating-point type of its tensors, the narrowest of several; float32 if there is none. Raises
+    ValueError for a type that problems do not support."""
     found = floating_types(call) or {"float32"}
     if strange := found - {*DTYPES}:
         raise ValueError(f"tensors of {min(strange)}")
@@ -51,14 +52,14 @@ def dtype_of(call: TracedCall) -> str:
 
 
 def floating_types(call: TracedCall) -> set[str]:
-    """Of its tensors."""
+    """The floating-point and complex types of its tensors."""
     floating = ("float", "bfloat", "complex")
     return {each.dtype for each in all_tensors(call) if each.dtype.startswith(floating)}
 
 
 def fit(calls: Iterable[TracedCall]) -> Operators:
-    """The calls that can be cases, by operator, at most MOST_CASES each. Views and creation compute
-    nothing."""
+    """The calls that can be cases, by operator, at most MOST_CASES each per type. Views and creation are left
+    out, because they compute nothing."""
     kept: dict[str, list[TracedCall]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for call in calls:
@@ -75,7 +76,7 @@ def fit(calls: Iterable[TracedCall]) -> Operators:
 
 
 def by_type(calls: Iterable[TracedCall]) -> Iterable[list[TracedCall]]:
-    """Those with tensors of the same types."""
+    """The calls grouped by the types of their tensors."""
     found: dict[tuple[str, ...], list[TracedCall]] = defaultdict(list)
     for call in calls:
         found[tuple(sorted({each.dtype for each in all_tensors(call)}))].append(call)
@@ -83,8 +84,7 @@ def by_type(calls: Iterable[TracedCall]) -> Iterable[list[TracedCall]]:
 
 
 def _spread(calls: list[TracedCall]) -> list[TracedCall]:
-    """MOST_CASES of them at most, the largest first: the one that is made most, and, by their size, some from
-    the largest to the smallest."""
+    """At most MOST_CASES of the calls, the largest first: evenly spaced by size, plus the most frequent."""
     by_size = sorted(calls, key=bytes_of, reverse=True)
     if len(calls) <= MOST_CASES:
         return by_size
@@ -94,7 +94,7 @@ def _spread(calls: list[TracedCall]) -> list[TracedCall]:
 
 
 def _why_not(call: TracedCall) -> str:
-    """Why a call cannot be a case; "" where it can."""
+    """Why a call cannot be a case; "" if it can."""
     try:
         operator_of(call.operator)
     except ValueError:
@@ -110,9 +110,9 @@ def _why_not(call: TracedCall) -> str:
         return kind
     packet = call.operator.rpartition(".")[0]
     if packet in ENDLESS:
-        return "takes for ever on large numbers"
-    if packet in UNSET and given_to(call)["reduction"] == 0:
-        return "leaves a result as the memory was"
+        return "does not end on large numbers"
+    if packet in UNSET and arguments_by_name(call)["reduction"] == 0:
+        return "leaves a result uninitialised"
     if "as_strided" in call.operator:
         return STORAGE
     if why := _of_numbers(call):
@@ -123,12 +123,12 @@ def _why_not(call: TracedCall) -> str:
     if any(each.device is not None for each in tensors):
         return "tensors on other devices"
     if is_random(call) and numbers_of(call) < FEWEST:
-        return f"draws less than {FEWEST} numbers"
+        return f"draws fewer than {FEWEST} numbers"
     return ""
 
 
 def _of_numbers(call: TracedCall) -> str:
-    """Why a call has no result of a size that is known from its arguments' sizes; "" where it has."""
+    """Why the sizes of a call's results do not follow from those of its arguments; "" if they do."""
     import torch
 
     tags = operator_of(call.operator).tags
@@ -136,22 +136,16 @@ def _of_numbers(call: TracedCall) -> str:
         return "returns a number"
     sized = call.operator in SIZED and not any(each.is_mask for each in tensors_of(call.arguments[1]))
     if torch.Tag.dynamic_output_shape in tags and not sized:
-        return "the size of its result depends on numbers"
+        return "the size of its result depends on values"
     return ""
 
 
 def all_tensors(call: TracedCall) -> list[Tensor]:
-    """Those of its arguments."""
+    """The tensors in its arguments."""
     return [each for value in (*call.arguments, *call.keywords.values()) for each in tensors_of(value)]
 
 
 def bytes_of(call: TracedCall) -> int:
-    """Of its tensors."""
+    """Bytes of its tensors."""
     sizes = {"64": 8, "32": 4, "16": 2}
-    total = 0
-    for each in all_tensors(call):
-        elements = 1
-        for size in each.shape:
-            elements *= size
-        total += elements * sizes.get(each.dtype[-2:], 1)
-    return total
+    return sum(math.prod(each.shape) * sizes.get(each.dtype[-2:], 1) for each in all_tensors(call))

@@ -1,7 +1,7 @@
-"""The arguments that FACTO's specifications of operators generate, as traced calls.
+"""The arguments that FACTO's operator specifications generate, as traced calls.
 
-FACTO (github.com/meta-pytorch/FACTO) is on no registry: it is imported from a clone, whose folder the
-variable FACTO_ROOT names. Its calls are kept, as a trace, in the user's cache folder.
+FACTO (github.com/meta-pytorch/FACTO) is not on PyPI. It is imported from a clone in the folder that the
+environment variable FACTO_ROOT names. Its calls are stored, as a trace, in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.records.problem import content_id
-from evaluators.suites.op_samples import made_once
+from evaluators.suites.informative_calls import is_informative
+from evaluators.suites.op_samples import cached_calls
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from evaluators.suites.trace_recording import call_of
 from evaluators.suites.traced_call import Device, TracedCall, Value
@@ -32,25 +32,25 @@ logger = logging.getLogger(__name__)
 ROOT = "FACTO_ROOT"
 DATABASE = "facto/specdb/db.py"
 MOST_TUPLES = 40
-"""Of arguments, that are generated for an operator."""
+"""Argument tuples generated per operator."""
 SEED = 0
 LARGEST, SMALLEST = 1e6, 1e-30
-"""Of numbers among the arguments but 0: what is multiplied by more, or compared with it, hardly tells
-anything, and a factor whose reciprocal is infinite makes the answers of PyTorch itself differ."""
+"""Range of nonzero numbers among the arguments. Multiplying or comparing with larger ones tests little, and
+with factors whose reciprocal is infinite PyTorch's own answers differ."""
 
 
 def facto_calls() -> Sequence[TracedCall]:
-    """Calls of each operator that has a specification. Raises SuiteMissing."""
+    """The calls of every operator that has a specification. Raises SuiteMissing."""
     root = os.environ.get(ROOT, "")
     if not root:
         how = f"clone github.com/meta-pytorch/FACTO and set {ROOT} to its folder"
-        raise SuiteMissing(f"FACTO is not here: {how}")
+        raise SuiteMissing(f"FACTO is not available: {how}")
     database = Path(root).expanduser() / DATABASE
     try:
         text = database.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise SuiteMissing(f"{ROOT}={root} is no clone of FACTO: {error}") from error
-    return made_once(f"facto-{content_id(text)}", partial(_made, Path(root).expanduser()))
+        raise SuiteMissing(f"{ROOT}={root} is not a clone of FACTO: {error}") from error
+    return cached_calls(f"facto-{content_id(text)}", partial(_made, Path(root).expanduser()))
 
 
 def _made(root: Path) -> list[TracedCall]:
@@ -86,9 +86,9 @@ def _importable(root: Path) -> Iterator[None]:
 def calls_of(
     operator: str, generated: Iterator[tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]]]
 ) -> Iterator[TracedCall]:
-    """The calls of an operator with these arguments, each once, that it takes with other numbers in its
-    tensors, too: the format keeps none, and some specifications are wrong. Of specifications' corner cases
-    those are left out whose answer is a constant or one of the inputs."""
+    """The different calls of an operator with these arguments that it accepts with any numbers in its
+    tensors: the format stores no numbers, and some specifications are wrong. Corner cases whose answer is a
+    constant or one of the inputs are left out."""
     found: set[str] = set()
     try:
         for arguments, keywords, _ in islice(generated, MOST_TUPLES):
@@ -101,19 +101,19 @@ def calls_of(
 
 
 def _call(operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> TracedCall | None:
-    """None where it cannot be written, is none, or tells nothing of a kernel."""
+    """The call; None if it cannot be written as text, is invalid, or does not test a kernel."""
     try:
         call = call_of(operator, arguments, keywords, "cpu")
         if any(map(_is_extreme, (*call.arguments, *call.keywords.values()))):
             return None
-    except Exception as error:  # whatever a specification made, and the format has no words for
+    except Exception as error:  # arguments of any kind, which the format may not support
         logger.debug("%s: %s", operator, error)
         return None
-    return _placed(call) if tells(call) else None
+    return _placed(call) if is_informative(call) else None
 
 
 def _placed(call: TracedCall) -> TracedCall:
-    """On the device that is judged, where no tensor says that: `rand` without a device is on the CPU."""
+    """The call, with an explicit device if no tensor determines it: `rand` without one runs on the CPU."""
     arguments = operator_of(call.operator)._schema.arguments
     takes_device = any(each.name == "device" and each.kwarg_only for each in arguments)
     if not takes_device or any(map(takes_tensors, arguments)) or call.keywords.get("device"):

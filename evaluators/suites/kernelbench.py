@@ -1,7 +1,7 @@
-"""KernelBench's problems: from a clone, whose folder the variable KERNELBENCH_ROOT names, or from the data
-set on the Hugging Face hub, which `datasets` keeps in its cache.
+"""KernelBench's problems: from a clone in the folder that the environment variable KERNELBENCH_ROOT names, or
+from the dataset on the Hugging Face hub, which `datasets` caches.
 
-Their form is ours. What is judged otherwise than there is in `docs/kernelbench.md`.
+They have our format. `docs/guides/kernelbench.md` explains how our judging differs from KernelBench's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPRESENTATIVE: Mapping[int, Sequence[int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A problem as it is there: `name` is the file's, without its ending (`23_Softmax`)."""
+    """A problem of KernelBench: `name` is its file name without the suffix (`23_Softmax`)."""
 
     level: int
     number: int
@@ -41,46 +41,46 @@ class Reference:
 
     @property
     def problem(self) -> str:
-        """The choice of `problem=…` that opens it."""
+        """The value of `problem=…` that selects it."""
         return f"kernelbench/level{self.level}/{self.name}"
 
 
 def load_kernelbench_problem(name: str, **rules: Any) -> Problem:
     """The problem `kernelbench/level<n>/<number or name>`: `kernelbench/level1/23`, `…/23_Softmax` and
-    `…/Softmax` are the same. `rules`: of `evaluators.reference.loading.make_problem`. Raises SuiteMissing
-    where KernelBench is not here, BadReference in one line where it has no such problem."""
+    `…/Softmax` are the same. `rules` are arguments of `evaluators.reference.loading.make_problem`. Raises
+    SuiteMissing if KernelBench is not available, and BadReference if it has no such problem."""
     found = find(name)
     return make_problem(found.source, where=found.problem, name=found.problem, **rules)
 
 
 def find(name: str) -> Reference:
-    """The problem of this name. Raises SuiteMissing and BadReference."""
+    """The problem with this name. Raises SuiteMissing and BadReference."""
     matched = re.fullmatch(r"(?:kernelbench/)?level([1-4])/(.+)", name)
     if matched is None:
-        raise BadReference(f"{name} is no problem of KernelBench: kernelbench/level1/23 is one")
+        raise BadReference(f"unknown problem {name}; KernelBench's are named like kernelbench/level1/23")
     level, wanted = int(matched[1]), matched[2].removesuffix(".py")
-    there = references(level)
-    for each in there:
+    known = references(level)
+    for each in known:
         if wanted in (each.name, str(each.number), each.name.partition("_")[2].strip("_")):
             return each
-    near = nearest(wanted, [each.name for each in there])
-    hint = f"; did you mean {near}?" if near else f"; there are 1 to {max(each.number for each in there)}"
-    raise BadReference(f"KernelBench has no {wanted} in level {level}{hint}")
+    near = nearest(wanted, [each.name for each in known])
+    hint = f"; did you mean {near}?" if near else f"; it has 1 to {max(each.number for each in known)}"
+    raise BadReference(f"KernelBench's level {level} has no problem {wanted}{hint}")
 
 
 def references(level: int) -> Sequence[Reference]:
-    """All of a level, by their numbers. Raises SuiteMissing."""
+    """All problems of a level, by number. Raises SuiteMissing."""
     root = os.environ.get(ROOT, "")
     return _of_clone(Path(root).expanduser(), level) if root else _of_dataset(level)
 
 
 class KernelBench:
-    """Some of its levels: all of them, or the problems with these `numbers` by level."""
+    """The suite of some levels, or only of the problems with these `numbers` by level."""
 
     def __init__(
         self, name: str, levels: Sequence[int], numbers: Mapping[int, Sequence[int]] | None = None
     ) -> None:
-        """Raises ValueError for a level that there is not."""
+        """Raises ValueError for an unknown level."""
         if not levels or set(levels) - set(LEVELS):
             raise ValueError(f"levels is {list(levels)}; KernelBench has the levels 1 to 4")
         self.name, self._levels, self._numbers = name, levels, numbers
@@ -96,7 +96,7 @@ class KernelBench:
 
 
 class Representative(KernelBench):
-    """The authors' representative subset of the levels 1 to 3."""
+    """The authors' representative subset of levels 1 to 3."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, sorted(REPRESENTATIVE), REPRESENTATIVE)
@@ -104,12 +104,12 @@ class Representative(KernelBench):
 
 @functools.cache
 def _of_clone(root: Path, level: int) -> Sequence[Reference]:
-    """`root`: of the clone, or its folder with the levels."""
+    """`root` is the clone, or its folder that has the levels."""
     folders = [root / "KernelBench" / f"level{level}", root / f"level{level}"]
     folder = next((each for each in folders if each.is_dir()), None)
     if folder is None:
         raise SuiteMissing(
-            f"{ROOT}={root} is no clone of KernelBench: it has no folder KernelBench/level{level}"
+            f"{ROOT}={root} is not a clone of KernelBench: it has no folder KernelBench/level{level}"
         )
     found = [
         Reference(
@@ -128,13 +128,13 @@ def _of_dataset(level: int) -> Sequence[Reference]:
         from datasets import load_dataset
     except ImportError as error:
         raise SuiteMissing(
-            f"KernelBench is not here: {how}, or pip install 'ideatree[kernelbench]'"
+            f"KernelBench is not available: {how}, or run pip install -e '.[kernelbench]' in Ideatree's clone"
         ) from error
     try:
         rows = load_dataset(DATASET, split=f"level_{level}")
-    except Exception as error:  # a foreign service, and a package of many kinds of errors
+    except Exception as error:  # a remote service, whose client raises many kinds of errors
         reason = str(error).partition("\n")[0]
-        raise SuiteMissing(f"KernelBench's data set cannot be had ({reason}); {how}") from error
+        raise SuiteMissing(f"KernelBench's dataset cannot be downloaded ({reason}); {how}") from error
     found = [
         Reference(level=level, number=int(row["problem_id"]), name=row["name"], source=row["code"])
         for row in rows

@@ -1,6 +1,6 @@
-"""The calls that PyTorch's own tests make of its operators (`torch.testing`'s `op_db`), as traced calls.
+"""The operator calls of PyTorch's own tests (`torch.testing`'s `op_db`), as traced calls.
 
-They take 20 seconds to make, and are kept, as a trace, in the user's cache folder.
+Generating them takes 20 seconds, so they are stored, as a trace, in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.records.problem import content_id
+from evaluators.suites.informative_calls import accept_other_numbers
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.telling_calls import takes_other_numbers_apart
 from evaluators.suites.trace_recording import PLAIN, kind_of, recorded_calls
 from evaluators.suites.traced_call import TracedCall
 from evaluators.suites.traces import read_trace, write_trace
@@ -27,32 +27,32 @@ logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "float16", "bfloat16", "int64")
 MOST_SAMPLES = 20
-"""Of an operator, at a type: some have hundreds."""
+"""Samples per operator and type; some operators have hundreds."""
 
 
-def kept_calls() -> Sequence[TracedCall]:
-    """The calls of `sampled_calls`, which are made once for each version of PyTorch. Raises SuiteMissing."""
-    return made_once("opinfo", sampled_calls)
+def opinfo_calls() -> Sequence[TracedCall]:
+    """The calls of `sampled_calls`, cached. Raises SuiteMissing."""
+    return cached_calls("opinfo", sampled_calls)
 
 
-def made_once(name: str, make: Callable[[], Sequence[TracedCall]]) -> Sequence[TracedCall]:
-    """What `make` returns, kept under this name for each version of PyTorch and of this package's sources.
-    Raises what it raises."""
+def cached_calls(name: str, make: Callable[[], Sequence[TracedCall]]) -> Sequence[TracedCall]:
+    """The result of `make`, cached under this name for each version of PyTorch and of this package's sources.
+    Raises what `make` raises."""
     import torch
 
     sources = content_id(*(each.read_text() for each in sorted(Path(__file__).parent.glob("*.py"))))
     file = cache_folder() / f"{name}-{torch.__version__}-{sources}.txt"
     if not file.exists():
-        logger.warning("making the calls of operators/%s, once: up to a minute", name)
+        logger.warning("generating the calls of operators/%s; takes up to a minute, once", name)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_trace(file, make())
     return read_trace(file).calls
 
 
 def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[TracedCall]:
-    """The calls, each once, that the samples of the operators come to: those that dispatch exactly one
-    operator, and take other numbers. `only`: the name of one in `op_db`. They are made on the CPU, on
-    small tensors. Raises SuiteMissing."""
+    """The different calls of the operators' samples that dispatch exactly one operator and accept any
+    numbers. `only`: the name of a single operator in `op_db`. The samples run on the CPU with small tensors.
+    Raises SuiteMissing."""
     found: dict[str, TracedCall] = {}
     with _quietly_in_one_thread():
         for op in _operators(only):
@@ -60,16 +60,16 @@ def sampled_calls(dtypes: Sequence[str] = DTYPES, only: str = "") -> list[Traced
                 for call in _calls_of(op, dtype):
                     found.setdefault(f"{call.operator} {call.arguments} {call.keywords}", call)
     calls = list(found.values())
-    takes = takes_other_numbers_apart(calls)
-    return [call for call, does in zip(calls, takes, strict=True) if does or _computes_nothing(call)]
+    accepted = accept_other_numbers(calls)
+    return [call for call, good in zip(calls, accepted, strict=True) if good or _computes_nothing(call)]
 
 
 @contextmanager
 def _quietly_in_one_thread() -> Iterator[None]:
-    """More threads wait for one another longer than such small tensors take. And each sample begins with
-    `torch.manual_seed`: of every kind of device that has not been used it keeps the call with the text of
-    its stack, which took longer than all samples; as did the search of all frames for the test that asks,
-    of which there is none."""
+    """A context that speeds up generating samples. With several threads, synchronisation takes longer than
+    the work on such small tensors. Each sample calls `torch.manual_seed`, which records the text of its stack
+    for every kind of device not yet used, and searches all stack frames for a running test; each took longer
+    than all samples."""
     import torch
 
     threads, seed, stack = torch.get_num_threads(), torch.manual_seed, inspect.stack
@@ -87,13 +87,13 @@ def _quietly_in_one_thread() -> Iterator[None]:
 def _operators(only: str) -> Iterator[Any]:
     try:
         from torch.testing._internal.common_methods_invocations import op_db
-    except ImportError as error:  # what PyTorch's tests take besides
-        raise SuiteMissing(f"{error}: pip install 'ideatree[operators]'") from error
+    except ImportError as error:  # a package that only PyTorch's tests need
+        raise SuiteMissing(f"{error}: run pip install -e '.[operators]' in Ideatree's clone") from error
     return (op for op in op_db if not only or op.name == only)
 
 
 def _computes_nothing(call: TracedCall) -> bool:
-    """Views and creation: the suite leaves them out, and says so."""
+    """Whether it is a view or creation, which the suite leaves out and reports."""
     return kind_of(call.operator) != PLAIN and not is_random(call)
 
 

@@ -1,4 +1,4 @@
-"""What the reference of an operator takes: the tensors and the other arguments of a call; calls like it."""
+"""The tensors and the other arguments of an operator's call, for references, and calls similar to it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from evaluators.suites.traced_call import Device, Tensor, TracedCall, Value
 from evaluators.suites.traced_call import tensors_of as tensors_in
 
 TRIES = 20
-"""Changes of a call that are tried: not all are calls of the operator."""
+"""Changes of a call that are tried, because not all are valid."""
 LARGE, MOST_GROWTH = 2**20, 4
-"""Elements that a changed call may have in any case; and so many times those of the call itself: with 156 in
-the place of 1, that of `[1, 64, 1, 1]` would have 243,000 times as many."""
+"""Most elements of a changed call: LARGE, or MOST_GROWTH times those of the original if that is more.
+Replacing 1 by 156 in `[1, 64, 1, 1]`, for example, gives 3.8 million times as many."""
 
 
 def tensors_of(operator: str, text: str) -> list[Any]:
-    """The tensors of the call that the text tells, in the order of the schema, drawn on the default device by
-    torch's generators; None for those that it leaves out, and lists where the operator takes them."""
+    """The tensors of the call in the text, in schema order, drawn on the default device by torch's
+    generators. Omitted tensors are None; lists stay lists."""
     return [value for takes, value in _arguments(operator, text) if takes]
 
 
 def constants_of(operator: str, text: str) -> list[Any]:
-    """The other arguments, in the order of the schema; what the call leaves out has its default. A device is
-    the call's own, whichever is the default one, unless that is `meta`."""
+    """The other arguments, in schema order, with defaults for omitted ones. Devices are those of the call,
+    unless the default device is `meta`."""
     import torch
 
     call, names = call_of(operator, text), [name for name, _, _ in _forms_of(operator)]
@@ -44,8 +44,8 @@ def constants_of(operator: str, text: str) -> list[Any]:
 
 
 def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any]) -> Callable[..., Any]:
-    """A function of the operator's tensors alone that calls another with all arguments, as programs call the
-    operator: what has its default is left out, from the end on, and keywords that have."""
+    """A function of only the operator's tensors that calls `function` with all arguments in the way programs
+    call the operator: without keywords and trailing arguments that equal their defaults."""
     constant = iter(constants)
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -78,9 +78,8 @@ def as_aten(operator: str, function: Callable[..., Any], constants: Sequence[Any
 
 
 def call_like(operator: str, text: str, generator: random.Random) -> str:
-    """The text of a call with another size in the place of one of its own, wherever that stands, whose
-    tensors are not much larger (see MOST_GROWTH); the same text where none of those tried is a call that the
-    operator takes."""
+    """The text of a call in which one size is replaced everywhere by another, with tensors that are not much
+    larger (see MOST_GROWTH); the same text if the operator accepts none of the calls tried."""
     call = call_of(operator, text)
     values = (*call.arguments, *call.keywords.values())
     sizes = sorted({size for each in values for tensor in tensors_in(each) for size in tensor.shape if size})
@@ -99,13 +98,14 @@ def call_like(operator: str, text: str, generator: random.Random) -> str:
 
 
 def _elements(call: TracedCall) -> int:
-    """Of its tensors."""
+    """The number of elements of its tensors."""
     values = (*call.arguments, *call.keywords.values())
     return sum(math.prod(tensor.shape) for each in values for tensor in tensors_in(each))
 
 
 def _resized(value: Value, old: int, new: int) -> Value:
-    """With another size in tensors, which are contiguous then, and in lists; a number alone is none."""
+    """The value with the size replaced in tensors (which become contiguous) and lists; a single number is not
+    a size."""
     if isinstance(value, Tensor):
         if old not in value.shape:
             return value
@@ -116,7 +116,7 @@ def _resized(value: Value, old: int, new: int) -> Value:
 
 
 def _is_taken(call: TracedCall) -> bool:
-    """Whether the operator takes such arguments, as far as shapes tell."""
+    """Whether the operator accepts arguments with such shapes."""
     try:
         return keeps_shapes(call, "meta")
     except Exception:  # an operator may raise anything
@@ -124,8 +124,8 @@ def _is_taken(call: TracedCall) -> bool:
 
 
 def keeps_shapes(call: TracedCall, device: str) -> bool:
-    """Whether the operator leaves its arguments in their shapes: an `out` of another is made to fit. Raises
-    what it raises."""
+    """Whether the operator keeps the shapes of its arguments: an `out` of the wrong shape is resized. Raises
+    what the operator raises."""
     given, named = make_arguments(call, device, 0)
     tensors = all_tensors([*given, *named.values()])
     shapes = [each.shape for each in tensors]
@@ -134,10 +134,10 @@ def keeps_shapes(call: TracedCall, device: str) -> bool:
 
 
 def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:
-    """Of each argument whether it is one of tensors, and its value."""
+    """For each argument, whether it takes tensors, and its value."""
     import torch
 
-    device = torch.empty(0).device.type  # `get_default_device` copies a number there, for which it waits
+    device = torch.empty(0).device.type  # `get_default_device` copies a number there and waits for it
     given, named = make_arguments(call_of(operator, text), device)
     forms = _forms_of(operator)
     values = {**dict(zip((name for name, _, _ in forms), given, strict=False)), **named}
@@ -146,6 +146,6 @@ def _arguments(operator: str, text: str) -> list[tuple[bool, Any]]:
 
 @functools.lru_cache(maxsize=256)
 def _forms_of(operator: str) -> list[tuple[str, bool, Any]]:
-    """Of each argument its name, whether it is one of tensors, and its default."""
+    """For each argument, its name, whether it takes tensors, and its default."""
     arguments = operator_of(operator)._schema.arguments
     return [(each.name, takes_tensors(each), each.default_value) for each in arguments]

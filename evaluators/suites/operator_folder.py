@@ -1,6 +1,6 @@
-"""Kernels of operators in BackendBench's layout, every version of each:
+"""Reads operator kernels in BackendBench's layout, all versions of each:
 
-<folder>/add__Tensor/add__Tensor_implementation_v1.py    which defines add__Tensor_kernel_impl(...)
+<folder>/add__Tensor/add__Tensor_implementation_v1.py    defines add__Tensor_kernel_impl(...)
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from evaluators.records.problem import Kernel, language_of, reference_kernel
 from evaluators.suites.operators import kernel_source, load_operator
 
 ATEN = "aten"
-"""The name of the folder that there need not be: PyTorch's own operators as candidates."""
+"""Stands for a folder: PyTorch's own operators as candidates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One version of an operator's kernel. `operator` as in traces: `aten.add.Tensor`; `path` None: the
-    operator itself."""
+    """One version of an operator's kernel. `operator` is named as in traces (`aten.add.Tensor`); without a
+    `path` it is the operator itself."""
 
     operator: str
     name: str
     path: Path | None
 
     def kernel(self, suite: str) -> Kernel:
-        """The file with what makes it a kernel for the operator's problem; raises OSError where it cannot be
-        read, ValueError where it is empty."""
+        """The file, wrapped as a kernel for the operator's problem. Raises OSError for an unreadable file,
+        and ValueError for an empty one."""
         if self.path is None:
             return reference_kernel(load_operator(f"{suite}/{self.operator}"))
         source = self.path.read_text(encoding="utf-8", errors="replace")
@@ -39,7 +39,7 @@ class Version:
 
 
 def versions_in(folder: Path) -> list[Version]:
-    """All versions in a folder, those of an operator by their numbers: v2 before v10."""
+    """All versions in a folder, those of an operator in numeric order: v2 before v10."""
     found = [
         Version(operator=_operator(path.parent.name), name=path.stem, path=path)
         for path in folder.glob("*/*.py")

@@ -1,6 +1,6 @@
-"""PyTorch's operators as problems: one for each operator, whose cases are its calls.
+"""PyTorch's operators as problems: one per operator, with its calls as cases.
 
-A problem's reference is written from the operator's schema: tensors are the inputs, everything else goes to
+A problem's reference is generated from the operator's schema: tensors are the inputs, other arguments go to
 the constructor, and the module global `call` has the arguments in the grammar of traces.
 """
 
@@ -25,18 +25,18 @@ from evaluators.suites.case_calls import (
     floating_types,
 )
 from evaluators.suites.facto import facto_calls
-from evaluators.suites.op_samples import kept_calls, made_once
+from evaluators.suites.informative_calls import is_informative
+from evaluators.suites.op_samples import cached_calls, opinfo_calls
 from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteEntry
-from evaluators.suites.telling_calls import tells
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_inputs import keeps_integers, operator_of, takes_tensors
 from evaluators.suites.traced_call import Device, TracedCall, Value
-from evaluators.suites.traces import counted_together, traces
+from evaluators.suites.traces import merge_counts, traces
 
 TRACED = "operators/traced"
-REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/operators.md)."""
+REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/guides/operators.md)."""
 
 import torch
 from torch import nn
@@ -96,14 +96,14 @@ class ModelNew(_Module):
 
 
 class OperatorSuite:
-    """A suite of operators: `operators/traced`, the calls in the file that TRACES names;
-    `operators/opinfo`, the samples of PyTorch's own tests; `operators/opinfo_out`, those with `out=`;
-    `operators/facto`, the arguments that FACTO generates."""
+    """A suite of operators: `operators/traced` has the calls in the file that TRACES names;
+    `operators/opinfo` the samples of PyTorch's own tests; `operators/opinfo_out` the same with `out=`;
+    `operators/facto` the arguments that FACTO generates."""
 
     def __init__(self, name: str) -> None:
-        """Raises ValueError for a name that is none."""
+        """Raises ValueError for an unknown name."""
         if name not in SOURCES:
-            raise ValueError(f"there is no suite {name}; there are {' and '.join(SOURCES)}")
+            raise ValueError(f"unknown suite {name}; choose {' or '.join(SOURCES)}")
         self.name = name
 
     def entries(self) -> Sequence[SuiteEntry]:
@@ -120,23 +120,24 @@ def load_operator(
     most_cases: int | None = None,
     **rules: Any,
 ) -> Problem:
-    """The problem `operators/<suite>/<operator>`: `operators/opinfo/aten.addmm.default`. Of the suite's calls
-    those are its cases whose tensors are of `types` alone, all where that is empty, and at each type the
-    `most_cases` largest. Masks and indices beside floating tensors may be of any type. `rules`: of
-    `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and BadReference where the suite has no
-    such operator, or no such call of it."""
+    """The problem `operators/<suite>/<operator>`, such as `operators/opinfo/aten.addmm.default`.
+
+    Its cases are the suite's calls whose tensors all have one of the `types` (empty: any), at each type the
+    `most_cases` largest. Masks and indices next to floating-point tensors may have any type. `rules` are
+    arguments of `evaluators.reference.loading.make_problem`. Raises SuiteMissing, and BadReference if the
+    suite has no such operator or no such call of it."""
     suite, _, operator = name.rpartition("/")
     if suite not in SOURCES:
-        raise BadReference(f"{name} is no operator of a suite: operators/opinfo/aten.addmm.default is one")
+        raise BadReference(f"unknown problem {name}; use a name like operators/opinfo/aten.addmm.default")
     found = SOURCES[suite]().calls
     if operator not in found:
         near = nearest(operator, list(found))
         raise BadReference(f"{suite} has no {operator}" + (f"; did you mean {near}?" if near else ""))
     device = rules.get("device", "cpu")
     placed = (_placed(each, device, everything=suite != TRACED) for each in found[operator])
-    calls = _chosen(counted_together(placed), types, most_cases)
+    calls = _chosen(merge_counts(placed), types, most_cases)
     if not calls:
-        raise BadReference(f"{name} has no call with tensors of {', '.join(types)} alone")
+        raise BadReference(f"{name} has no call whose tensors are all {' or '.join(types)}")
     first = max(calls, key=bytes_of)
     if cases is None:
         cases = list(map(case_of, calls, _weights(suite, calls)))
@@ -147,7 +148,8 @@ def load_operator(
 
 
 def _chosen(calls: Sequence[TracedCall], types: Sequence[str], most: int | None) -> list[TracedCall]:
-    """Raises BadReference for less than one case."""
+    """The calls with tensors of these types, the `most` largest at each. Raises BadReference for `most` <
+    1."""
     if most is not None and most < 1:
         raise BadReference(f"problem.most_cases is {most}; it must be at least 1")
     wanted = [each for each in calls if not types or _types_of(each) <= {*types}]
@@ -155,8 +157,9 @@ def _chosen(calls: Sequence[TracedCall], types: Sequence[str], most: int | None)
 
 
 def _placed(call: TracedCall, device: str, *, everything: bool) -> TracedCall:
-    """With this device in the place of a GPU among its arguments, or of `everything`: PyTorch's tests are
-    recorded on a CPU and mean the device under test, where traced calls mean what they say."""
+    """The call with this device in place of a GPU among its arguments, or with `everything` in place of any
+    device: PyTorch's tests are recorded on a CPU but mean the device under test; traced calls mean the device
+    they name."""
 
     def placed(value: Value) -> Value:
         moves = isinstance(value, Device) and (everything or value.name not in ("cpu", "meta"))
@@ -167,13 +170,14 @@ def _placed(call: TracedCall, device: str, *, everything: bool) -> TracedCall:
 
 
 def _types_of(call: TracedCall) -> set[str]:
-    """Of its tensors, the floating ones where there are any: others beside them are masks and indices."""
+    """The types of its floating-point tensors or, if it has none, of all tensors: next to floating-point
+    tensors, others are masks and indices."""
     return floating_types(call) or {each.dtype for each in all_tensors(call)}
 
 
 def reference_of(operator: str, call: TracedCall, count: int, *, mixed: bool = False) -> str:
-    """The source of a reference for an operator, whose own call is this one; `mixed`: calls have tensors of
-    several floating types."""
+    """The source of a reference for an operator with this default call. `mixed`: a call has tensors of
+    several floating-point types."""
     schema = operator_of(operator)._schema
     flags = {KEEPS_TYPES: mixed, KEEPS_INTEGERS: keeps_integers(operator)}
     inputs = [each.name for each in schema.arguments if takes_tensors(each)]
@@ -199,8 +203,8 @@ def reference_of(operator: str, call: TracedCall, count: int, *, mixed: bool = F
 
 
 def kernel_source(operator: str, source: str, function: str) -> str:
-    """A source that defines a function of the operator's own arguments, as a kernel for the operator's
-    problem. Raises ValueError where this PyTorch has no such operator."""
+    """A kernel for the operator's problem, made from a source that defines a function of the operator's
+    arguments. Raises ValueError if this PyTorch has no such operator."""
     arguments = operator_of(operator)._schema.arguments
     constants = [_input(each.name) for each in arguments if not takes_tensors(each)]
     inputs = [_input(each.name) for each in arguments if takes_tensors(each)]
@@ -216,14 +220,14 @@ def kernel_source(operator: str, source: str, function: str) -> str:
 
 
 def case_of(call: TracedCall, weight: float) -> dict[str, Any]:
-    """The fields of the case that a call is."""
+    """The fields of a case for this call."""
     sizes = {"call": write_arguments(call)}
     return {"sizes": sizes, "dtype": dtype_of(call), "weight": weight, "droppable": True}
 
 
 def _weights(suite: str, calls: Sequence[TracedCall]) -> list[float]:
-    """Of traced calls how often each was made. Of others the largest at each type is timed, of those that
-    tell something of a kernel where there are some."""
+    """The weights of the cases: for traced calls, how often each was made; otherwise 1 for the largest
+    informative call at each type, which is timed, and 0 for the others."""
     if suite == TRACED:
         return [float(each.count) for each in calls]
     largest = [_largest(of_a_type) for of_a_type in by_type(calls)]
@@ -231,20 +235,20 @@ def _weights(suite: str, calls: Sequence[TracedCall]) -> list[float]:
 
 
 def _largest(calls: Sequence[TracedCall]) -> TracedCall:
-    """The first that tells something, from the largest to the smallest; the largest where none does."""
+    """The largest informative call; the largest of all if none is informative."""
     by_size = sorted(calls, key=bytes_of, reverse=True)
-    return next(filter(tells, by_size), by_size[0])
+    return next(filter(is_informative, by_size), by_size[0])
 
 
 def _in_python(operator: str) -> str:
-    """An expression; `aten.random_.from` is none."""
+    """A Python expression for the operator; `aten.random_.from` is not valid Python."""
     packet, _, overload = operator.rpartition(".")
     known = f"torch.ops.{packet}"
     return f'getattr({known}, "{overload}")' if keyword.iskeyword(overload) else f"{known}.{overload}"
 
 
 def _input(name: str) -> str:
-    """`self` is taken, and `from` is a word of Python's."""
+    """A valid parameter name: `self` is taken, and `from` is a keyword."""
     return "input" if name == "self" else f"{name}_" if keyword.iskeyword(name) else name
 
 
@@ -255,13 +259,13 @@ def _traced() -> Operators:
 
 @functools.cache
 def _opinfo() -> Operators:
-    return fit(kept_calls())
+    return fit(opinfo_calls())
 
 
 @functools.cache
 def _opinfo_out() -> Operators:
     calls = [call for calls in _opinfo().calls.values() for call in calls]
-    return fit(made_once("opinfo_out", lambda: list(out_forms(calls))))
+    return fit(cached_calls("opinfo_out", lambda: list(out_forms(calls))))
 
 
 @functools.cache

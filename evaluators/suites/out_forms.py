@@ -1,4 +1,4 @@
-"""The `out=` forms of operators: their calls, made of those of the functional forms."""
+"""Makes calls of operators' `out=` forms from calls of their functional forms."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from evaluators.suites.trace_recording import call_of
 from evaluators.suites.traced_call import TracedCall
 
 UNFIT = (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError)
-"""What an operator raises that takes no such arguments."""
+"""Errors with which an operator rejects arguments."""
 
 RESIZING = ("binary_cross_entropy", "huber_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
-"""Operators that make a scalar `out` larger for a while, with a warning each time."""
+"""Operators that temporarily resize a scalar `out`, with a warning each time."""
 
 
 def is_out_form(operator: str) -> bool:
-    """Whether it writes to tensors that it is given for that."""
+    """Whether the operator writes to `out` arguments."""
     return any(each.is_out for each in operator_of(operator)._schema.arguments)
 
 
 def out_forms(calls: Iterable[TracedCall]) -> Iterator[TracedCall]:
-    """The calls with `out=`, of operators that have such a form: into tensors of the shapes, types and
-    strides that the call returns. They are made on the CPU."""
+    """The same calls with `out=` tensors of the shapes, types and strides that the call returns, for
+    operators that have such a form. The calls run on the CPU."""
     import torch
 
     names: dict[str, str] = {}
@@ -43,7 +43,7 @@ def out_forms(calls: Iterable[TracedCall]) -> Iterator[TracedCall]:
 
 
 def name_of_out_form(operator: str) -> str:
-    """The overload with the same arguments and `out`; "" where there is none."""
+    """The overload with the same arguments plus `out`; "" if there is none."""
     import torch
 
     namespace, base, _ = operator.split(".")
@@ -61,7 +61,7 @@ def name_of_out_form(operator: str) -> str:
 
 
 def _with_out(call: TracedCall, operator: str) -> TracedCall | None:
-    """None where it returns something else than the tensors that `out` are."""
+    """The call with `out`; None if the operator does not return exactly the `out` tensors."""
     given, named = make_arguments(call, "cpu", 0)
     returned = tensors_in(operator_of(call.operator)(*given, **named))
     outs = [each.name for each in operator_of(operator)._schema.arguments if each.is_out]

@@ -1,4 +1,4 @@
-"""What holds of the outputs of operators that draw random numbers, whatever numbers they draw."""
+"""Checks for the outputs of operators that draw random numbers, valid for any numbers drawn."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.random_outputs import Always, Check, Share, ValueSample
 from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import base_of, given_to, operator_of, takes_tensors
+from evaluators.suites.trace_inputs import arguments_by_name, base_of, operator_of, takes_tensors
 from evaluators.suites.traced_call import TracedCall, tensors_of
 
 if TYPE_CHECKING:
     import torch
 
 Given = Mapping[str, Any]
-"""The arguments of a call by their names."""
+"""The arguments of a call by name."""
 
 
 def is_random(call: TracedCall) -> bool:
-    """Whether its operator draws random numbers. Where its dropout is off, or it is not training, it does
-    not."""
+    """Whether the call draws random numbers; it does not if its dropout is off, or outside of training."""
     import torch
 
-    given = given_to(call)
+    given = arguments_by_name(call)
     seeded = torch.Tag.nondeterministic_seeded in operator_of(call.operator).tags
     return seeded and given.get("dropout_p", 1.0) != 0.0 and given.get("training") is not False
 
 
 def is_known(call: TracedCall) -> bool:
-    """Whether it is known how to compare what such a call draws. With a probability of 1 nothing is left."""
-    given = given_to(call)
+    """Whether there are checks for such a call. With a dropout probability of 1, nothing is left to check."""
+    given = arguments_by_name(call)
     return base_of(call.operator) in (*DROPOUTS, *RRELUS, *CHECKS) and given.get("p") != 1
 
 
 def numbers_of(call: TracedCall) -> int:
-    """How many such a call draws, as its sizes or its largest tensor tell."""
-    given = given_to(call)
+    """How many random numbers the call draws, estimated from its sizes or its largest tensor."""
+    given = arguments_by_name(call)
     if "n" in given:
         return int(given["n"])
     sizes = [given["size"]] if "size" in given else []
@@ -45,8 +44,8 @@ def numbers_of(call: TracedCall) -> int:
 
 
 def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.Tensor]) -> list[Check]:
-    """Of the outputs for the inputs of the call that the text tells."""
-    given = given_to(call_of(operator, text))
+    """The checks of the outputs for these inputs of the call in the text."""
+    given = arguments_by_name(call_of(operator, text))
     schema = operator_of(operator)._schema
     names = [each.name for each in schema.arguments if takes_tensors(each)]
     given.update(zip(names, inputs, strict=True))
@@ -64,7 +63,9 @@ def checks_of(operator: str, text: str, inputs: list[Any], outputs: list[torch.T
             for each in CHECKS[base](given, out.detach(), f"output {number}" if number else "the output")
         ]
     if changed:
-        found.append(Always(name="what it returns is what it leaves", holds=outputs[0] == outputs[1]))
+        found.append(
+            Always(name="the returned and the changed tensor are equal", holds=outputs[0] == outputs[1])
+        )
     return found
 
 
@@ -75,7 +76,7 @@ def _eps(tensor: torch.Tensor) -> float:
 
 
 def _close(out: torch.Tensor, right: torch.Tensor, like: torch.Tensor, roundings: int = 1) -> torch.Tensor:
-    """Where it is the right value in float64, but for so many roundings of the type of another."""
+    """Where it equals the right value in float64 up to this number of roundings of the type of `like`."""
     import torch
 
     eps, least = _eps(like), torch.finfo(like.dtype).smallest_normal
@@ -83,7 +84,7 @@ def _close(out: torch.Tensor, right: torch.Tensor, like: torch.Tensor, roundings
 
 
 def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> list[Check]:
-    """Kept values are the input over 1 - p, off by two roundings at most, the others 0."""
+    """Kept values are the input / (1 - p), up to two roundings; the others are 0."""
     import torch
 
     out, own, p = outputs[0].double(), given["input" if "input" in given else "self"], float(given["p"])
@@ -103,7 +104,7 @@ def _dropout(given: Given, outputs: list[torch.Tensor], *, in_place: bool) -> li
 
 
 def _rrelu(given: Given, outputs: list[torch.Tensor]) -> list[Check]:
-    """The noise that it leaves is 1 where the input is positive, else drawn; the output is the input times
+    """The noise output is 1 where the input is positive and random elsewhere; the output is the input times
     the noise."""
     import torch
 
@@ -118,7 +119,7 @@ def _rrelu(given: Given, outputs: list[torch.Tensor]) -> list[Check]:
 
 
 def _poisson(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    """In units of the standard deviation from the mean, so that its place counts."""
+    """Compared in standard deviations from the mean, so that the wrong rate at a place shows."""
     rate = _double(given["self"], out)
     return [
         _whole(out, 0, None, name),
@@ -128,7 +129,7 @@ def _poisson(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
 
 def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    """In units of the standard deviation from the mean."""
+    """Compared in standard deviations from the mean."""
     import torch
 
     mean, std = (_double(given.get(each, default), out) for each, default in (("mean", 0), ("std", 1)))
@@ -136,12 +137,8 @@ def _normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [ValueSample(name=name, values=values, eps=_eps(out))]
 
 
-def _log_normal(given: Given, out: torch.Tensor, name: str) -> list[Check]:
+def _positive(given: Given, out: torch.Tensor, name: str) -> list[Check]:
     return [_in(out, 0, None, name), ValueSample(name=name, values=out, eps=_eps(out))]
-
-
-def _exponential(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    return _log_normal(given, out, name)
 
 
 def _cauchy(given: Given, out: torch.Tensor, name: str) -> list[Check]:
@@ -173,7 +170,7 @@ def _geometric(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
 
 def _bernoulli(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    """Less the probability, so that its place counts."""
+    """Compared minus the probability, so that the wrong probability at a place shows."""
     p = _double(given["self"] if given.get("p") is None else given["p"], out).expand(out.shape)
     return [
         Always(name=f"{name} is 0 or 1", holds=(out == 0) | (out == 1)),
@@ -191,7 +188,7 @@ def _randperm(given: Given, out: torch.Tensor, name: str) -> list[Check]:
 
 
 def _multinomial(given: Given, out: torch.Tensor, name: str) -> list[Check]:
-    """By the categories, and by their shares, which tell whether a row's own were used."""
+    """Compares the categories, and their weights, which show whether each row's own weights were used."""
     shares = given["self"].double()
     shares = shares / shares.sum(-1, keepdim=True)
     inside = (out >= 0) & (out < shares.shape[-1])
@@ -224,7 +221,7 @@ def _double(value: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(value: float, like: torch.Tensor) -> float:
-    """As the type of a tensor has it."""
+    """The value rounded to the tensor's type."""
     return like.new_tensor(value).item()
 
 
@@ -235,8 +232,8 @@ CHECKS: Mapping[str, Callable[[Given, Any, str], list[Check]]] = {
     "randn": _normal,
     "randn_like": _normal,
     "poisson": _poisson,
-    "log_normal": _log_normal,
-    "exponential": _exponential,
+    "log_normal": _positive,
+    "exponential": _positive,
     "cauchy": _cauchy,
     "uniform": _uniform,
     "rand": _rand,
@@ -249,4 +246,4 @@ CHECKS: Mapping[str, Callable[[Given, Any, str], list[Check]]] = {
     "randperm": _randperm,
     "multinomial": _multinomial,
 }
-"""By the name of the operator, of one of its outputs."""
+"""By operator name, the function that makes the checks of one output."""

@@ -1,4 +1,4 @@
-"""What a suite is."""
+"""The protocol of suites, and suites that list their problems."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEntry:
-    """One problem of a suite. `problem` is the choice of `problem=…` that opens it; `weight` is its share in
-    the suite's scores, relative to the others'. Raises ValueError for a weight that is not positive."""
+    """One problem of a suite: `problem` is the value of `problem=…` that selects it, `weight` its relative
+    weight in the suite's scores. Raises ValueError for a weight that is not positive."""
 
     problem: str
     weight: float = 1.0
@@ -21,22 +21,21 @@ class SuiteEntry:
 
 
 class Suite(Protocol):
-    """A named collection of problems. Nothing is read, or opened, before it is asked for."""
+    """A named collection of problems, which are read only when needed."""
 
     name: str
 
     def entries(self) -> Sequence[SuiteEntry]:
-        """Its problems, each once, in the order of the suite. Raises SuiteMissing where they are not to be
-        had."""
+        """Its problems, each once, in the order of the suite. Raises SuiteMissing if they are unavailable."""
         ...
 
 
 class SuiteMissing(ValueError):
-    """The problems of a suite are not here; the message says, in one line, how to get them."""
+    """The problems of a suite are unavailable; the message says, in one line, how to get them."""
 
 
 class Listed:
-    """A suite that names its problems: a list, or a mapping to their weights."""
+    """A suite given as a list of problems, or as a mapping to their weights."""
 
     def __init__(self, name: str, problems: Sequence[str] | dict[str, float]) -> None:
         """Raises ValueError for weights that are not positive, and for a suite without problems."""

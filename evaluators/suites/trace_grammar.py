@@ -1,9 +1,9 @@
-"""Calls of operators as text, in the grammar of BackendBench's traces:
+"""Operator calls as text, in the grammar of BackendBench's traces:
 
     ((T([8, 16], f16, [1, 8]), 2, None), {'dtype': torch.float32, 'device': torch.device('cuda')})
 
-`parse_arguments` reads the text of one call, token by token: nothing is evaluated. `write_arguments` writes
-it. Lists and tuples are one thing, as they are to operators: a tuple in the records, a list in the text.
+`parse_arguments` parses the text of one call without evaluating it; `write_arguments` writes it. Lists and
+tuples are equivalent, as they are to operators: tuples in the records, lists in the text.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from evaluators.suites.traced_call import (
 )
 
 DEEPEST = 20
-"""How many brackets may be open at once."""
+"""Largest number of open brackets."""
 Made = TypeVar("Made")
 
 
 class BadTrace(ValueError):
-    """A text that is no call; the message says in one line where and why."""
+    """A text is not a valid call; the message says in one line where and why."""
 
     def __init__(self, where: str, column: int, why: str) -> None:
         super().__init__(f"{where}, column {column}: {why}")
@@ -42,23 +42,24 @@ class BadTrace(ValueError):
 def parse_arguments(
     text: str, *, where: str = "line 1", column: int = 1
 ) -> tuple[tuple[Value, ...], dict[str, Value]]:
-    """The arguments and keyword arguments of a call. `where` and `column`: of the text's first character.
-    Raises BadTrace."""
+    """The arguments and keyword arguments of a call. `where` and `column` are the position of the text's
+    first character. Raises BadTrace."""
     inner = text.strip()
-    if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "'\"":  # as a column of a table may have it
+    if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "'\"":  # quoted in some tables
         inner = inner[1:-1]
     return _Parser(inner, where, column + text.find(inner)).call()
 
 
 @functools.lru_cache(maxsize=1024)
 def call_of(operator: str, text: str) -> TracedCall:
-    """The call of an operator whose arguments a text tells; read once. Raises BadTrace."""
+    """The call of an operator with the arguments in the text, cached. Raises BadTrace."""
     arguments, keywords = parse_arguments(text)
     return TracedCall(operator=operator, arguments=arguments, keywords=keywords)
 
 
 def write_arguments(call: TracedCall) -> str:
-    """The text of a call's arguments. Raises ValueError for a string that would be read as something else."""
+    """The text of a call's arguments. Raises ValueError for a string that would be parsed as another
+    value."""
     arguments = "".join(f"{_written(each)}, " for each in call.arguments)
     keywords = ", ".join(f"{key!r}: {_written(value)}" for key, value in call.keywords.items())
     return f"(({arguments.rstrip(' ')}), {{{keywords}}})"
@@ -129,7 +130,7 @@ class _Parser:
         )
 
     def _named(self, token: _Token) -> Value:
-        """What a name stands for: a word of Python's, a type, a constant of torch's, a tensor, a device."""
+        """The value of a name: a Python constant, a type, a torch constant, a tensor or a device."""
         words: dict[str, Value] = {"None": None, "True": True, "False": False}
         if token.text in words:
             return words[token.text]
@@ -146,7 +147,7 @@ class _Parser:
         raise self._bad(f"unknown name {token.text}" + (f"; did you mean {meant}?" if meant else ""), token)
 
     def _made(self, token: _Token, make: Callable[..., Value]) -> Value:
-        """What stands as a function that is called with values, some of them by name."""
+        """A value written as a function call with positional and named values."""
         self._expect("(")
         values: list[Value] = []
         named: dict[str, Value] = {}
@@ -158,7 +159,7 @@ class _Parser:
                     raise self._bad(f"{value.text} is given twice", value)
                 named[value.text] = self._value()
             elif named:
-                raise self._bad("a value without a name stands behind one with a name", before)
+                raise self._bad("a positional value follows a named one", before)
             else:
                 values.append(value)
             self._comma_or(")")
@@ -171,7 +172,7 @@ class _Parser:
         return self._value()
 
     def _items(self, closing: str) -> tuple[Value, ...]:
-        """Up to the closing bracket; the opening one is taken."""
+        """The values up to the closing bracket, after the opening one."""
         found: list[Value] = []
         while self._next.text != closing:
             found.append(self._value())
@@ -229,12 +230,12 @@ class _Parser:
         return repr(self._next.text) if self._next.text else "the end of the line"
 
     def _checked(self, token: _Token, make: Callable[..., Made], *values: Any, **named: Any) -> Made:
-        """What is made of a token's text. Raises BadTrace for what cannot be made."""
+        """The result of `make`, whose errors become BadTrace."""
         try:
             return make(*values, **named)
         except (ValueError, SyntaxError) as error:
             raise self._bad(str(error), token) from error
-        except TypeError as error:  # the signature of a function does not fit
+        except TypeError as error:  # wrong number or names of arguments
             raise self._bad(str(error).partition("() ")[2] or str(error), token) from error
 
     def _bad(self, why: str, token: _Token | None = None) -> BadTrace:
@@ -242,25 +243,25 @@ class _Parser:
 
 
 def _unquoted(token: str) -> str:
-    """The string of a token in quotes, which alone is read as Python's."""
+    """The string in a quoted token, the only kind of token that is parsed as Python."""
     return str(ast.literal_eval(token))
 
 
 def _make_tensor(size: Value, dtype: Value, stride: Value = None, device: Value = None) -> Tensor:
     if not isinstance(dtype, Constant):
-        raise ValueError(f"{dtype!r} is no type of a tensor")
+        raise ValueError(f"{dtype!r} is not a tensor type")
     place = device.name if isinstance(device, Device) else device
     return Tensor(shape=size, dtype=dtype.name, stride=stride, device=place)  # type: ignore[arg-type]
 
 
 def _make_device(type: Value, index: Value = None) -> Device:
     if not isinstance(type, str) or not (index is None or isinstance(index, int)):
-        raise ValueError("a device has a name, and a number")
+        raise ValueError("a device takes a name and, optionally, a number")
     return Device(type if index is None else f"{type}:{index}")
 
 
 def _of_string(text: str) -> Value:
-    """A type or a device may stand in quotes."""
+    """The value of a string, which may be a quoted type or device."""
     if text in DTYPES:
         return Constant(DTYPES[text])
     matched = _QUOTED_DEVICE.fullmatch(text)
@@ -282,5 +283,5 @@ def _written(value: Value) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
     if isinstance(value, str) and _of_string(value) != value:
-        raise ValueError(f"the string {value!r} cannot be written: it would be read as {_of_string(value)}")
+        raise ValueError(f"the string {value!r} cannot be written: it would be parsed as {_of_string(value)}")
     return repr(value)

@@ -1,4 +1,4 @@
-"""Arguments for a traced call: tensors of its shapes, types and strides, with indices that are in range."""
+"""Draws arguments for a traced call: tensors with its shapes, types and strides, and indices in range."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ if TYPE_CHECKING:
     import torch
 
 BELOW = 10
-"""Integers that are no indices are below this, or as near to a number that they meet (see `_met_number`)."""
+"""Integers that are not indices are below this, or within this of a number that they meet (`_met_number`)."""
 ROWS_OF = {
     "embedding": ("weight", "indices"),
     "embedding_renorm": ("self", "indices"),
     "embedding_bag": ("weight", "indices"),
 }
-"""Operators whose indices choose a row: of what, and the name of the indices."""
+"""Operators whose indices select rows: the names of the table and of the indices."""
 ALONG_DIM = (
     *("gather", "gather_backward", "scatter", "scatter_add", "scatter_reduce"),
     *("index_select", "index_add", "index_copy", "index_fill", "index_reduce"),
 )
-"""Operators whose `index` chooses along their `dim`."""
+"""Operators whose `index` selects along their `dim`."""
 BY_DIMENSION = ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")
-"""Operators with a list of indices, one for each dimension."""
+"""Operators with a list of indices, one per dimension."""
 EACH_ONCE = ("scatter", "index_copy", "put", "index_put", "index_put_impl", "unsafe_index_put")
-"""Operators that write: with an index twice, what is there in the end would be anyone's guess."""
+"""Operators that write to indices, which must be unique: the result of duplicate ones is undefined."""
 POOLED = {"max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3}
-"""Operators whose indices are of places in the last dimensions, so many."""
+"""Operators whose indices are places in the last dimensions, and the number of these dimensions."""
 UNPOOLED = {"max_unpool2d": 2, "max_unpool3d": 3}
-"""Operators that write to places in the last dimensions of their outputs, so many, each once."""
+"""Operators that write to unique places in the last dimensions of their outputs, and the number of these
+dimensions."""
 SEGMENTED = ("embedding_bag", "segment_reduce")
-"""Operators that take the places where bags or segments begin."""
+"""Operators that take the offsets of bags or segments."""
 PROBABILITIES = ("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward")
-"""Operators whose floating inputs lie between 0 and 1."""
+"""Operators whose floating-point inputs are between 0 and 1."""
 NOT_NEGATIVE = {"normal": "std", "poisson": "self"}
-"""Operators with an argument whose numbers are not negative, and its name."""
+"""Operators with an argument that must not be negative, and its name."""
 DIVIDING = ("div", "floor_divide", "fmod", "remainder")
-"""Operators that divide: a whole number by zero is an error on a CPU, and anything on a GPU."""
+"""Operators that divide: integer division by zero is an error on a CPU and undefined on a GPU."""
 MEETING = ("Tensor", "number", "Optional[number]")
-"""Types in schemas of arguments that are numbers like those in tensors, not sizes or dimensions."""
+"""Schema types of arguments that are numbers like those in tensors, not sizes or dimensions."""
 
 
 def operator_of(name: str) -> torch._ops.OpOverload:
-    """PyTorch's operator of this name: `aten.add.Tensor`, or `aten.relu`. Raises ValueError where there is
-    none."""
+    """PyTorch's operator with this name: `aten.add.Tensor`, or `aten.relu`. Raises ValueError for an unknown
+    one."""
     import torch
 
     namespace, base, overload = [*name.split(".", 2), "default"][:3]
@@ -58,8 +59,8 @@ def operator_of(name: str) -> torch._ops.OpOverload:
     return found
 
 
-def given_to(call: TracedCall) -> dict[str, Any]:
-    """All arguments of a call by their names; what it leaves out has its default."""
+def arguments_by_name(call: TracedCall) -> dict[str, Any]:
+    """All arguments of a call by name, with defaults for omitted ones."""
     schema = operator_of(call.operator)._schema.arguments
     defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
     given = zip((each.name for each in schema), call.arguments, strict=False)
@@ -67,25 +68,25 @@ def given_to(call: TracedCall) -> dict[str, Any]:
 
 
 def takes_tensors(argument: torch.Argument) -> bool:
-    """Whether an argument of an operator's schema is a tensor, or has tensors."""
+    """Whether an argument of an operator's schema takes a tensor or several."""
     return "Tensor" in str(argument.type)
 
 
 def make_arguments(
     call: TracedCall, device: str, seed: int | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments and keyword arguments for the call's operator, each tensor in its strides; drawn from `seed`,
-    or by torch's own generators, which a CUDA graph can record.
+    """Arguments and keyword arguments for the call's operator, with the call's strides, drawn from `seed`
+    (None: from torch's own generators, which a CUDA graph can record).
 
-    Floating numbers are normally distributed, indices lie in the dimension that they index, and other
-    integers are small. Tensors are on `device`; those that the call has on the CPU stay there. Raises
-    ValueError where this PyTorch has no such operator, or it takes no such arguments.
+    Floating-point numbers are normally distributed, indices are in range, and other integers are small.
+    Tensors are on `device`, except those that the call has on the CPU. Raises ValueError if this PyTorch has
+    no such operator, or if the operator does not accept such arguments.
     """
     operator = operator_of(call.operator)
     base = base_of(call.operator)
     names = [each.name for each in operator._schema.arguments]
     if len(call.arguments) > len(names) or not set(call.keywords) <= set(names):
-        raise ValueError(f"{call.operator} takes the arguments {', '.join(names)}; the call has others")
+        raise ValueError(f"the call has other arguments than {call.operator} takes: {', '.join(names)}")
     given = {**dict(zip(names, call.arguments, strict=False)), **call.keywords}
     maker = _Maker(
         device,
@@ -114,27 +115,27 @@ def make_arguments(
 
 
 def _met_number(operator: torch._ops.OpOverload, given: Mapping[str, Value]) -> int:
-    """The largest whole number that the elements of a tensor meet as such (`x // 90`, `x == -100`), 0 where
-    there is none: with small integers alone, what comes of it would be the same for all of them."""
+    """The integer argument of largest magnitude that tensor elements are combined with (`x // 90`,
+    `x == -100`), or 0. Small elements alone would all give the same result."""
     takes = {each.name for each in operator._schema.arguments if str(each.type) in MEETING}
     met = [each for name, each in given.items() if name in takes and type(each) is int]
     return max(met, key=abs, default=0)
 
 
 def base_of(operator: str) -> str:
-    """The name of an operator without its namespace, overload and the underscores that mark variants."""
+    """An operator's name without namespace, overload and the underscores that mark variants."""
     return operator.split(".")[1].strip("_")
 
 
 def keeps_integers(operator: str) -> bool:
-    """Whether its integers have to be as they are drawn: indices to which it writes, of which none may be
-    there twice, or the places where bags or segments begin."""
+    """Whether its integer inputs must stay as drawn: unique indices to write to, or offsets of bags or
+    segments."""
     return base_of(operator) in (*EACH_ONCE, *UNPOOLED, *SEGMENTED)
 
 
 def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tuple[int | None, ...]]:
-    """For arguments that hold indices, by their names: below what they lie; for a list, each of it. `given`:
-    all arguments by their names."""
+    """The exclusive upper bounds of arguments with indices, by name; for a list, one bound per item. `given`
+    are all arguments by name."""
     base, own = base_of(operator), given.get("self")
     shape = own.shape if isinstance(own, Tensor) else ()
     if base in ROWS_OF:
@@ -158,7 +159,7 @@ def ranges_of(operator: str, given: Mapping[str, Value]) -> dict[str, int | tupl
 
 
 def _once_along(base: str, given: Mapping[str, Value]) -> slice | None:
-    """The dimensions of an operator's indices within which none may be there twice."""
+    """The dimensions of an operator's indices within which they must be unique."""
     if base in UNPOOLED:
         return slice(-UNPOOLED[base], None)
     dim = _dim(given) if base in EACH_ONCE else None
@@ -166,7 +167,7 @@ def _once_along(base: str, given: Mapping[str, Value]) -> slice | None:
 
 
 def _by_dimension(shape: tuple[int, ...], indices: Value) -> tuple[int | None, ...]:
-    """A mask indexes as many dimensions as it has; what is left out, one."""
+    """The bounds of a list of indices: a mask covers as many dimensions as it has, an omitted index one."""
     found: list[int | None] = []
     dimension = 0
     for each in indices if isinstance(indices, tuple) else (indices,):
@@ -182,7 +183,7 @@ def _dim(given: Mapping[str, Value]) -> int:
 
 def _whole(value: Value) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"{value!r} stands where a whole number is expected")
+        raise ValueError(f"{value!r} where a whole number is expected")
     return value
 
 
@@ -191,14 +192,14 @@ def _sizes(value: Value) -> list[int]:
 
 
 def _sort_offsets(offsets: torch.Tensor, length: int) -> None:
-    """Where bags or segments begin: the first at 0, none behind the end."""
+    """Turns numbers into offsets of bags or segments: the first is 0, none is beyond the end."""
     offsets.copy_(offsets.remainder(length + 1).sort().values)
     offsets[..., :1] = 0
 
 
 def _fill_segments(made: Mapping[str, Any]) -> None:
-    """Makes segments of which each has some of the data, and all of them all: with `unsafe` nobody looks, and
-    others read elsewhere in memory."""
+    """Makes the segments cover the data exactly. With `unsafe` PyTorch does not check this, and would read
+    outside of the tensor."""
     axis, lengths, offsets = made.get("axis", 0), made.get("lengths"), made.get("offsets")
     size = made["data"].shape[axis]
     if offsets is not None:
@@ -212,17 +213,18 @@ def _fill_segments(made: Mapping[str, Any]) -> None:
 
 
 class _Maker:
-    """Draws one argument after the other from one generator a device."""
+    """Draws arguments in order, from one generator per device."""
 
     def __init__(self, device: str, seed: int | None, *, probabilities: bool, least: int, met: int) -> None:
-        """`seed`: None for torch's own generators. `least`: of whole numbers; `met`: see `_met_number`."""
+        """`seed`: None for torch's own generators. `least`: the smallest integer. `met`: see
+        `_met_number`."""
         self._device, self._probabilities, self._least = device, probabilities, least
         self._met = met
         self._generators: dict[str, torch.Generator] = {}
         self._seed = seed
 
     def place(self, name: str) -> torch.device:
-        """Calls that were traced on a GPU go to the device that is wanted."""
+        """The device for tensors of a call: GPUs are replaced by the requested device."""
         import torch
 
         return torch.device(name if name in ("cpu", "meta") else self._device)
@@ -230,7 +232,7 @@ class _Maker:
     def argument(
         self, value: Value, below: int | tuple[int | None, ...] | None, once_along: slice | None
     ) -> Any:
-        """`below`: for indices; `once_along`: the dimensions within which none is there twice."""
+        """`below` bounds indices; `once_along` are the dimensions within which they are unique."""
         import torch
 
         if isinstance(value, tuple):
@@ -245,7 +247,7 @@ class _Maker:
         return self.place(value.name) if isinstance(value, Device) else value
 
     def _tensor(self, of: Tensor, below: int | None) -> torch.Tensor:
-        """Drawn for all of the memory that it reaches over."""
+        """A tensor drawn for all memory that it spans."""
         if of.stride is None:
             return self._drawn(of, of.shape, below)
         return self._drawn(of, (extent(of.shape, of.stride),), below).as_strided(of.shape, of.stride)
@@ -255,7 +257,7 @@ class _Maker:
 
         dtype: torch.dtype = getattr(torch, of.dtype)
         place = self.place(of.device or self._device)
-        if place.type == "meta":  # where there are no numbers
+        if place.type == "meta":  # has no numbers
             return torch.empty(shape, dtype=dtype, device=place)
         how: Any = {"device": place, "generator": self._generator(place)}
         if dtype is torch.bool:
@@ -281,8 +283,7 @@ class _Maker:
         return abs(self._met) >= BELOW and limits.min <= self._met - BELOW and self._met + BELOW <= limits.max
 
     def _each_once(self, of: Tensor, below: int, along: slice) -> torch.Tensor:
-        """Indices of which none is there twice within these dimensions. Raises ValueError where there are too
-        few."""
+        """Indices that are unique within these dimensions. Raises ValueError if there are too few places."""
         import torch
 
         plain = self._tensor(of, below)
@@ -291,7 +292,7 @@ class _Maker:
         if not of.shape:
             return plain
         if size > below:
-            raise ValueError(f"{size} elements have no places of their own among {below}")
+            raise ValueError(f"{size} unique indices do not exist below {below}")
         place = plain.device
         shape = [*of.shape[:first], below, *of.shape[end:]]
         order = torch.rand(shape, device=place, generator=self._generator(place)).argsort(first)

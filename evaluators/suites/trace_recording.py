@@ -1,4 +1,4 @@
-"""Records the operators that a model calls, as PyTorch dispatches them: forward, and backward."""
+"""Records the operators that a model calls, as PyTorch dispatches them, forward and backward."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ VIEW, CREATION, PLAIN = "view", "creation", ""
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The calls that were made, each once with its count; and how often an operator was called with arguments
-    that the format has no words for (sparse tensors, complex numbers)."""
+    """The different calls with their counts, and how often each operator was called with arguments that the
+    format cannot express (sparse tensors, complex numbers)."""
 
     calls: Sequence[TracedCall]
     unwritable: Mapping[str, int]
 
 
 def record(problem: Problem, *, backward: bool) -> Recorded:
-    """Runs the problem's reference once, on its own inputs, with weights as its constructor draws them.
+    """Runs the problem's reference once, on its own inputs, with the weights that its constructor draws.
 
-    `backward` goes on with gradients of all floating outputs, for the weights, and for the inputs that
-    require any; for all floating inputs where neither does. Raises what the reference raises, and ValueError
-    where there is no gradient.
+    With `backward` it also computes gradients of all floating-point outputs with respect to the weights and
+    the inputs that require gradients, or all floating-point inputs if none of them do. Raises what the
+    reference raises, and ValueError if no output has a gradient.
     """
     import torch
 
@@ -60,8 +60,8 @@ def record(problem: Problem, *, backward: bool) -> Recorded:
 
 
 def recorded_calls(run: Callable[[], object]) -> list[TracedCall]:
-    """The different calls that `run` comes to on a CPU. Raises what it raises, and ValueError where one
-    cannot be written."""
+    """The different calls that `run` makes on a CPU. Raises what `run` raises, and ValueError for a call that
+    cannot be written as text."""
     import torch
 
     found = _Calls("cpu")
@@ -73,7 +73,7 @@ def recorded_calls(run: Callable[[], object]) -> list[TracedCall]:
 
 
 def kind_of(operator: str) -> str:
-    """What an operator is: a view (`unsqueeze_`, too), the creation of a tensor, or neither."""
+    """Whether an operator is a view (such as `unsqueeze_`), creates a tensor, or neither."""
     import torch
 
     try:
@@ -94,7 +94,7 @@ def _require_gradients(model: torch.nn.Module, inputs: list[Any]) -> None:
 
 
 class _Calls:
-    """Different calls with their counts, by their text."""
+    """Collects different calls with their counts, by their text."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -106,7 +106,7 @@ class _Calls:
         return [replace(call, count=self._counts[key]) for key, call in self._calls.items()]
 
     def recording(self) -> Any:
-        """A context in which every call is noted, before it is made."""
+        """A context in which every call is recorded before it runs."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
         note = self._note
@@ -130,8 +130,8 @@ class _Calls:
 
 
 def call_of(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> TracedCall:
-    """The record of a call that is made with these arguments on the device. Raises ValueError for arguments
-    that have none."""
+    """The record of a call with these arguments on the device. Raises ValueError for arguments that the
+    format cannot express."""
     return TracedCall(
         operator=operator,
         arguments=tuple(_value(each, device) for each in args),
@@ -146,7 +146,7 @@ def _value(value: Any, device: str) -> Value:
         return _tensor(value, device)
     if isinstance(value, list | tuple):
         return tuple(_value(each, device) for each in value)
-    if value is None or isinstance(value, torch.Generator):  # a call draws from the one that is there
+    if value is None or isinstance(value, torch.Generator):  # replayed calls use the default generator
         return None
     if isinstance(value, bool | int | float | str):
         return value

@@ -1,6 +1,6 @@
-"""One traced call of an operator: its arguments as they were, without the numbers in the tensors.
+"""Records of one traced call of an operator: its arguments, without the numbers in the tensors.
 
-Records only: text is made of them, and read, in `trace_grammar`, and arguments are made in `trace_inputs`.
+`trace_grammar` converts them to and from text, and `trace_inputs` draws arguments for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DTYPES = {
     "u32": "uint32",
     "u64": "uint64",
 }
-"""PyTorch's names of the types, by their names in traces."""
+"""PyTorch's names of the types, by their short names in traces."""
 SHORT = {name: short for short, name in DTYPES.items()}
 LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
 MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
@@ -38,8 +38,8 @@ CONSTANTS = (*SHORT, *LAYOUTS, *MEMORY_FORMATS)
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """A tensor as an argument: `dtype` is PyTorch's name of it. `stride` None: contiguous. `device` None: the
-    device that the call is made on. Raises ValueError for what no tensor can be."""
+    """A tensor argument: `dtype` is PyTorch's name. `stride` None means contiguous, `device` None the call's
+    device. Raises ValueError for invalid fields."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -49,7 +49,7 @@ class Tensor:
     def __post_init__(self) -> None:
         _check_sizes("shape", self.shape)
         if self.dtype not in SHORT:
-            raise ValueError(f"{self.dtype!r} is no type of a tensor")
+            raise ValueError(f"{self.dtype!r} is not a tensor type")
         if self.stride is not None:
             _check_sizes("stride", self.stride)
             if len(self.stride) != len(self.shape):
@@ -59,25 +59,25 @@ class Tensor:
 
     @property
     def is_mask(self) -> bool:
-        """Whether it chooses elements, where it is an index."""
+        """Whether it acts as a mask when used as an index."""
         return self.dtype in ("bool", "uint8")
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A type, a layout or a memory format as an argument: `float16`, `strided`, `channels_last`. Raises
-    ValueError for another name."""
+    """A type, layout or memory format argument: `float16`, `strided`, `channels_last`. Raises ValueError for
+    another name."""
 
     name: str
 
     def __post_init__(self) -> None:
         if self.name not in CONSTANTS:
-            raise ValueError(f"{self.name!r} is no type, layout or memory format")
+            raise ValueError(f"{self.name!r} is not a type, layout or memory format")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as an argument: `cuda:0`. Raises ValueError for what is none."""
+    """A device argument: `cuda:0`. Raises ValueError for an invalid name."""
 
     name: str
 
@@ -90,8 +90,8 @@ Value = bool | int | float | str | Tensor | Constant | Device | tuple["Value", .
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCall:
-    """An operator (`aten.add.Tensor`) with its arguments, and how often it was called so; 0: never, the call
-    was made up."""
+    """An operator (`aten.add.Tensor`) with its arguments, and how often it was called with them; 0 for calls
+    that were generated."""
 
     operator: str
     arguments: tuple[Value, ...]
@@ -110,9 +110,9 @@ def tensors_of(value: Value) -> Iterator[Tensor]:
 
 def _check_sizes(what: str, sizes: object) -> None:
     if not isinstance(sizes, tuple) or not all(type(each) is int and each >= 0 for each in sizes):
-        raise ValueError(f"a {what} is a list of whole numbers that are not negative")
+        raise ValueError(f"a {what} must be a list of non-negative whole numbers")
 
 
 def _check_device(name: object) -> None:
     if not isinstance(name, str) or re.fullmatch(r"[a-z]+(:\d+)?", name) is None:
-        raise ValueError(f"{name!r} is no device")
+        raise ValueError(f"{name!r} is not a device")

@@ -1,9 +1,9 @@
-"""Files of traced calls: BackendBench's text, and the rows of its data set as JSONL or parquet.
+"""Files of traced calls: BackendBench's text, and the rows of its dataset as JSONL or parquet.
 
     Operator: aten.add.Tensor
     cnt: 12, ((T([8, 16], f16), T([8, 16], f16)), {})
 
-The variable TRACES names a file, or a folder of them. What stands in the brackets is read by `trace_grammar`.
+The environment variable TRACES names a file or a folder of files. `trace_grammar` parses the arguments.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from evaluators.suites.traced_call import TracedCall
 TRACES = "TRACES"
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 RENAMED = {"aten.sum.SymInt": "aten.sum.dim_IntList"}
-"""Operators that have another name today."""
+"""Operators that have been renamed in PyTorch."""
 COLUMNS = {"operator": ("op_name", "operator name", "operator"), "args": ("args",), "count": ("count",)}
-"""Names that a column has in the published tables."""
+"""Names of each column in the published tables."""
 OPERATOR = re.compile(r"\w+(\.\w+)+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallTrace:
-    """The calls of a file in its order, and what could not be read, a line of words for each."""
+    """The calls of a file in order, and one message for each line that could not be read."""
 
     calls: tuple[TracedCall, ...]
     refused: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """How many calls there are, and how many were left out, with the first reason."""
+        """The number of calls, and of lines left out, with the first reason."""
         made = sum(each.count for each in self.calls)
         operators = len({each.operator for each in self.calls})
         found = f"{operators} operators, {len(self.calls)} different calls, made {made} times"
@@ -48,19 +48,18 @@ class CallTrace:
 
 
 def traces() -> CallTrace:
-    """What the file holds that the variable TRACES names, or all files in the folder. The same call in
-    several of them, or several times in one, is one call, made as often as they say together. Raises
-    SuiteMissing."""
+    """The calls in the file or folder that TRACES names, each different call once, with its total count.
+    Raises SuiteMissing."""
     if not os.environ.get(TRACES):
         raise SuiteMissing(
-            f"no traces are here: set {TRACES} to a file (.txt, .jsonl or .parquet), or to a folder of them"
+            f"no traces: set {TRACES} to a file (.txt, .jsonl or .parquet) or to a folder of such files"
         )
     found = read_trace(Path(os.environ[TRACES]).expanduser())
-    return replace(found, calls=counted_together(found.calls))
+    return replace(found, calls=merge_counts(found.calls))
 
 
-def counted_together(calls: Iterable[TracedCall]) -> tuple[TracedCall, ...]:
-    """Each different call once, in the order of the first, with the counts of all that are the same."""
+def merge_counts(calls: Iterable[TracedCall]) -> tuple[TracedCall, ...]:
+    """Each different call once, in order of first occurrence, with its total count."""
     found: dict[tuple[str, str], TracedCall] = {}
     for call in calls:
         key = call.operator, write_arguments(call)
@@ -70,9 +69,9 @@ def counted_together(calls: Iterable[TracedCall]) -> tuple[TracedCall, ...]:
 
 
 def read_trace(path: Path) -> CallTrace:
-    """The calls of a file, or of all files in a folder that end in one of SUFFIXES. A name's ending tells the
-    format, and any other than `.jsonl` and `.parquet` is text. Lines that are no calls are left out and
-    named. Raises SuiteMissing for what cannot be read."""
+    """The calls of a file, or of all files in a folder with one of SUFFIXES. Files that end neither in
+    `.jsonl` nor in `.parquet` are text. Invalid lines are left out and reported. Raises SuiteMissing for an
+    unreadable file."""
     files = [path]
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
@@ -94,8 +93,8 @@ def read_trace(path: Path) -> CallTrace:
 
 
 def write_trace(path: Path, calls: Iterable[TracedCall]) -> None:
-    """Writes the calls as text, by operator, the most frequent first. Raises OSError, and ValueError for what
-    cannot be written."""
+    """Writes the calls as text, by operator, the most frequent first. Raises OSError, and ValueError for a
+    call that cannot be written."""
     write_atomically(path, trace_text(calls))
 
 
@@ -112,7 +111,7 @@ def trace_text(calls: Iterable[TracedCall]) -> str:
 
 
 def calls_in_text(lines: Iterable[str]) -> Iterator[TracedCall | BadTrace]:
-    """The calls in lines of text; for a line that is none, why not."""
+    """The calls in lines of text; for an invalid line, its error."""
     operator = ""
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -120,7 +119,7 @@ def calls_in_text(lines: Iterable[str]) -> Iterator[TracedCall | BadTrace]:
         where = f"line {number}"
         try:
             if line.startswith("Operator:"):
-                operator = ""  # calls below a bad name are not those of the operator above it
+                operator = ""  # calls below an invalid name do not belong to the operator before
                 operator = _operator(line.removeprefix("Operator:").strip(), where)
                 continue
             yield _call_in(line.rstrip(), operator, where)
@@ -129,7 +128,7 @@ def calls_in_text(lines: Iterable[str]) -> Iterator[TracedCall | BadTrace]:
 
 
 def calls_in_rows(rows: Iterable[Mapping[str, Any]], what: str = "row") -> Iterator[TracedCall | BadTrace]:
-    """The calls in rows of the data set; for a row that is none, why not. Columns are those of the text."""
+    """The calls in rows of the dataset; for an invalid row, its error."""
     for number, row in enumerate(rows, 1):
         where = f"{what} {number}"
         try:
@@ -176,26 +175,28 @@ def _call_of_row(row: Mapping[str, Any], where: str) -> TracedCall:
 
 def _operator(name: str, where: str) -> str:
     if OPERATOR.fullmatch(name) is None:
-        raise BadTrace(where, 1, f"{name!r} is no operator: aten.add.Tensor is one")
+        raise BadTrace(where, 1, f"{name!r} is not an operator name like aten.add.Tensor")
     return RENAMED.get(name, name)
 
 
 def _row(line: str) -> Mapping[str, Any]:
-    """A row of a JSONL file; one that is none says why in `unreadable`."""
+    """A row of a JSONL file; an invalid one gives the reason in `unreadable`."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         return {"unreadable": f"not JSON: {error}"}
-    return row if isinstance(row, dict) else {"unreadable": "not an object of JSON"}
+    return row if isinstance(row, dict) else {"unreadable": "not a JSON object"}
 
 
 def _rows_of_parquet(path: Path) -> list[dict[str, Any]]:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise SuiteMissing(f"reading {path} takes pyarrow: pip install 'ideatree[kernelbench]'") from error
+        raise SuiteMissing(
+            f"reading {path} needs pyarrow: run pip install -e '.[kernelbench]' in Ideatree's clone"
+        ) from error
     try:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
-        raise SuiteMissing(f"{path} is no parquet file: {str(error).partition(chr(10))[0]}") from error
+        raise SuiteMissing(f"{path} is not a parquet file: {str(error).partition(chr(10))[0]}") from error
     return rows

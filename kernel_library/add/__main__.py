@@ -1,12 +1,12 @@
-"""A kernel for the library, from the command line:
+"""Evaluates a kernel and adds it to the library:
 
     python -m kernel_library.add problem=level1/softmax kernel=my_kernel.py
     python -m kernel_library.add problem=my_model.py kernel=my_kernel.py licence=Apache-2.0
 
-It is evaluated first, as `python -m evaluators.evaluate` does with `thorough=true`, and added when it is
-correct and surely faster than eager PyTorch: the interval of its speedup clears 1.00 (another bound:
-`library.min_speedup=`; 0 adds whatever is correct). Exit status 0 when it is in the library, 1 when it is not
-correct or not fast enough, 2 when the call was wrong, 130 when it was interrupted.
+The evaluation is that of `ideatree evaluate thorough=true`. The kernel is added if it is correct and
+significantly faster than eager PyTorch: the whole 95 % interval of its speedup is above 1.00. Set another
+bound with `library.min_speedup=`; 0 adds every correct kernel. The exit status is 0 if the kernel is in the
+library, 1 if it is not correct or not fast enough, 2 for a wrong call, 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from rich.console import Console
 from evaluators.app.command import build, command, log_to, one_of, say
 from evaluators.app.config import RayConfig, group, section
 from evaluators.app.device_config import settle_device
-from evaluators.base.cause import first_line
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate, read_kernel
 from evaluators.records.problem import LANGUAGES, Problem
-from kernel_library.app.entries import LibraryConfig
+from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, functions_of
 
@@ -40,18 +39,18 @@ class LibraryAddConfig(LibraryConfig):
     problem: Any = group(None)
     evaluator: Any = group("default")
     pool: Any = group("local")
-    kernel: str = option(MISSING, "a file that defines ModelNew")
-    language: str = option("auto", "auto | cpp | cuda | triton; auto: by what the file imports")
-    function: str = option("", "its plain function, where that has its family's interface; empty: found")
-    licence: str = option("", "of the kernel, e.g. Apache-2.0")
-    tags: list[str] = option([], "words to find it by")
+    kernel: str = option(MISSING, "the kernel's file, which defines ModelNew")
+    language: str = option("auto", "auto | cpp | cuda | triton; auto: detected from the file's imports")
+    function: str = option("", "function that `best` returns; empty: detected")
+    licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
+    tags: list[str] = option([], "keywords of the entry")
     device: str = option("auto", "auto | cuda | cpu")
     ray: RayConfig = section(RayConfig)
 
 
 @command("kernel_library.add", LibraryAddConfig, __doc__)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
     one_of(config, "language", ("auto", *LANGUAGES))
@@ -60,7 +59,7 @@ def main(config: DictConfig) -> int:
 
 
 def add(config: DictConfig, output: Console, errors: Console) -> int:
-    """Evaluates the kernel of the config and adds it; returns the exit status. Raises UsageError."""
+    """Evaluates the configured kernel and adds it; returns the exit status. Raises UsageError."""
     library: FolderLibrary = build(config.library.kernels)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
@@ -92,10 +91,8 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     try:
         new = library.add(entry)
     except OSError as error:
-        raise UsageError(
-            f"library.root={config.library.root} cannot be written: {first_line(error)}"
-        ) from error
-    say(output, f"{entry.id}: {'added' if new else 'it was there already'}")
+        raise UsageError(unwritable(config, error)) from error
+    say(output, f"{entry.id}: {'added' if new else 'already in the library'}")
     return 0
 
 

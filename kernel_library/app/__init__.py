@@ -1,1 +1,1 @@
-"""What the library's commands share."""
+"""Shared by the library's commands."""

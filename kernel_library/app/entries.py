@@ -1,4 +1,4 @@
-"""What the library's commands share: which entries they are about."""
+"""Selects the entries that a command of the library uses."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from kernel_library.catalogue.library import FolderLibrary, find
 
 @dataclass
 class LibraryConfig:
-    """What every command of the library has."""
+    """The options of every command of the library."""
 
     library: Any = group("folder")
-    out: str = option("outputs", "where run folders are made, and the library's")
+    out: str = option("outputs", "folder that contains the runs and the library")
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
 @dataclass
 class FilterConfig(LibraryConfig):
-    """Which entries a command is about."""
+    """The options that select entries."""
 
-    op: str | None = option(None, "only entries of this family, e.g. softmax")
-    dtype: str | None = option(None, "only those that are right at it")
-    language: str | None = option(None, "cpp | cuda | triton")
+    op: str | None = option(None, "only entries for this operation, e.g. softmax")
+    dtype: str | None = option(None, "only entries that support this dtype")
+    language: str | None = option(None, "only entries in this language: cpp | cuda | triton")
     architecture: str | None = option(
-        None, "only those measured on it: a compute capability such as 9.0, or cpu"
+        None, "only entries measured on this compute capability (e.g. 9.0), or on cpu"
     )
-    problem_name: str | None = option(None, "only those measured for it, e.g. problem=level1/softmax")
+    problem_name: str | None = option(
+        None, "only entries measured on this problem, e.g. problem=level1/softmax"
+    )
 
 
 def expand_filters(overrides: Sequence[str]) -> CommandCall:
-    """`problem` is a group of configs for Hydra, and a name here."""
+    """Renames `problem`, which is a config group for Hydra but a name here."""
     return CommandCall(
         overrides=[
             f"problem_name={each.partition('=')[2]}" if each.startswith("problem=") else each
@@ -51,14 +53,14 @@ def expand_filters(overrides: Sequence[str]) -> CommandCall:
 
 
 def check_filters(config: DictConfig) -> None:
-    """Raises UsageError for a word that is none of those that there are."""
+    """Raises UsageError for an unknown dtype or language."""
     for key, allowed in (("dtype", DTYPES), ("language", LANGUAGES)):
         if config[key] is not None:
             one_of(config, key, allowed)
 
 
 def open_library(config: DictConfig) -> tuple[FolderLibrary, list[Entry]]:
-    """The library and all its entries. Raises UsageError when its root cannot be read."""
+    """The library and all its entries. Raises UsageError if its root cannot be read."""
     library: FolderLibrary = build(config.library.kernels)
     try:
         return library, library.entries()
@@ -66,8 +68,13 @@ def open_library(config: DictConfig) -> tuple[FolderLibrary, list[Entry]]:
         raise UsageError(f"library.root={config.library.root} cannot be read: {first_line(error)}") from error
 
 
+def unwritable(config: DictConfig, error: OSError) -> str:
+    """The message for a root that cannot be written."""
+    return f"library.root={config.library.root} cannot be written: {first_line(error)}"
+
+
 def chosen(config: DictConfig, entries: Sequence[Entry]) -> list[tuple[Entry, list[Measurement]]]:
-    """The entries that pass the filters, each with its measurements that do."""
+    """The entries that pass the filters, each with the measurements that pass."""
     found = []
     for entry in entries:
         fit = all(
@@ -90,7 +97,7 @@ def chosen(config: DictConfig, entries: Sequence[Entry]) -> list[tuple[Entry, li
 
 
 def named(id: str, entries: Sequence[Entry]) -> Entry:
-    """The entry with this id, or the one whose id begins so. Raises UsageError, with the nearest there is."""
+    """The entry whose id is or begins with `id`. Raises UsageError, with the nearest known id."""
     try:
         return find(id, entries)
     except LookupError as error:

@@ -1,1 +1,1 @@
-"""The library's entries: records, cards, storage, retrieval, and `best` and `override`, which use them."""
+"""The library's entries: records, cards, storage, retrieval, and the user functions `best` and `override`."""

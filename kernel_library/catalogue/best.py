@@ -1,4 +1,4 @@
-"""Kernels for use from code: `softmax = best("softmax", like=x)`."""
+"""Library kernels for use in programs: `softmax = best("softmax", like=x)`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROOT = "outputs/library"
-"""Where the commands keep what searches add."""
+"""The folder to which the commands add kernels by default."""
 
 
 def best(
     op: str, *, like: torch.Tensor | Sequence[torch.Tensor], root: str | Path = ROOT
 ) -> Callable[..., Any]:
-    """The plain function of the fastest kernel that computes `op` for tensors of the dtype, shape and device
-    of `like`, the operation's first input or its first inputs.
+    """Returns the fastest library kernel for an operation.
 
-    Which is the fastest is said by the measurements that are closest to the case (`choice.best_of`). Runs the
-    kernel's source in this process: give a `root` that you trust. One that does not load, since it needs a
-    compiler that is not here, makes room for the next best, with a warning. Raises LookupError, in one line,
-    when none fits. The function has no backward: it raises RuntimeError for inputs that need a gradient.
+    The choice uses the closest measurements on record: the same device architecture, then the same dtype,
+    then the nearest shapes. A kernel that does not load, for example because a compiler is missing, is
+    skipped with a warning. The kernel's source runs in this process, so use only a `root` that you trust.
+
+    Args:
+        op: the operation, such as `softmax` or `matmul`.
+        like: the operation's first input, or its first inputs; their dtypes, shapes and device are used.
+        root: the folder or fsspec URL of your own library; the shipped kernels are always included.
+
+    Returns:
+        A function of the operation's inputs. It has no backward, and raises RuntimeError for inputs that
+        need a gradient.
+
+    Raises:
+        LookupError: no kernel fits; the message names the operations that have one.
+        OSError: the root cannot be read.
     """
     import torch
 
@@ -67,13 +78,13 @@ def best(
             logger.warning("%s does not load here: %s", entry.id, first_line(error))
     have = sorted({entry.op for entry in known if entry.function})
     what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
-    raise LookupError(f"the library has no function for {what}; it has {', '.join(have) or 'none at all'}")
+    raise LookupError(f"the library has no kernel for {what}; it has {', '.join(have) or 'none at all'}")
 
 
 def fitting_entries(
     known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
 ) -> list[Entry]:
-    """Those of these entries with a function that computes `op` for first inputs of such shapes."""
+    """The entries whose function computes `op` for first inputs with such shapes."""
     return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture)]
 
 
@@ -86,7 +97,7 @@ def _fitting(
 
 
 def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, which refuses inputs that need a gradient: it would drop it without a word."""
+    """The function, but it refuses inputs that need a gradient, which it would silently drop."""
     import torch
 
     @functools.wraps(function)
@@ -101,14 +112,14 @@ def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]
 
 
 def load(entry: Entry) -> Callable[..., Any]:
-    """The entry's function, from its source. Raises whatever the source raises."""
+    """The entry's function. Runs its source, and raises what that raises."""
     found = getattr(module_of(entry.kernel), entry.function)
     function: Callable[..., Any] = found() if isinstance(found, type) else found
     return function
 
 
 def candidates(entries: Sequence[Entry]) -> list[Candidate]:
-    """The entries as what is chosen from, named by their ids."""
+    """The entries as records to choose from, named by their ids."""
     behind = slower(entries)
 
     def measured(entry: Entry, measurement: Measurement) -> MeasuredCase:
@@ -153,8 +164,8 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
 
 @functools.cache
 def module_of(kernel: Kernel) -> Any:
-    """The kernel's source as a module, from a file of its own: Triton reads its functions' source there.
-    Raises whatever the source raises."""
+    """The kernel's source as a module, loaded from a file, from which Triton reads its functions' source.
+    Raises what the source raises."""
     file = cache_folder() / "kernels" / f"kernel_{kernel.id}.py"
     if not file.exists() or file.read_text(encoding="utf-8") != kernel.source:
         if "load_inline" in kernel.source:
@@ -172,13 +183,13 @@ def module_of(kernel: Kernel) -> Any:
 
 @contextlib.contextmanager
 def _extensions_of(kernel: Kernel) -> Iterator[None]:
-    """In the block torch builds in a folder of the kernel's own, one process at a time, and with thin headers
-    first, as where the kernel was measured. A lock of torch's that is there is that of a build which was
-    killed: torch would wait for it without end."""
+    """A context in which torch builds in a separate folder for the kernel, one process at a time, and with
+    thin headers first, as when the kernel was measured. Any of torch's own locks in the folder is from a
+    killed build; it is deleted because torch would wait for it forever."""
     folder = cache_folder() / "extensions" / kernel.id
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "building").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # given back when the process ends, however it does
+        fcntl.flock(turn, fcntl.LOCK_EX)  # released even if the process is killed
         for lock in folder.rglob("lock"):
             lock.unlink()
         with mock.patch.dict(os.environ, {"TORCH_EXTENSIONS_DIR": str(folder)}), thin_headers.installed():

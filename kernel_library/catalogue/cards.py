@@ -1,7 +1,7 @@
-"""Cards: all that is known of an entry but its source, as YAML that people read and, for the shipped ones,
-write.
+"""Cards: everything about an entry except its source, as YAML. People read them, and write those of the
+shipped entries.
 
-What a measurement cost and its single samples are left out: they stay with the run.
+The cost and the single samples of a measurement are left out; the run has them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LISTS = ("parts", "tags", "dtypes", "shapes", "architectures")
 
 
 def dump(entry: Entry) -> str:
-    """The card of an entry."""
+    """The text of an entry's card."""
     card = {
         "op": entry.op,
         **{name: [*getattr(entry, name)] for name in LISTS},
@@ -35,8 +35,8 @@ def dump(entry: Entry) -> str:
 
 
 def renew(text: str, measurement: Measurement) -> str:
-    """A shipped kernel's card with the measurement in place of that for the same problem on the same
-    architecture; what people wrote before the measurements stays as it is."""
+    """The text of a shipped card with the measurement for the same problem and architecture replaced. The
+    text above the measurements, which people write, stays unchanged."""
     written, _, _ = text.partition("\nmeasurements:")
     card = _from_yaml(text)
     kept = [_read_measurement(each, None) for each in card.get("measurements", ())]
@@ -47,8 +47,8 @@ def renew(text: str, measurement: Measurement) -> str:
 
 
 def load(text: str, *, source: str, reference: str | None = None, name: str = "") -> Entry:
-    """The entry with this card and kernel. `reference`: the source of what it computes; None where the card
-    names a shipped problem. Raises ValueError, TypeError or KeyError for what is no card."""
+    """The entry with this card and kernel. `reference` is the source of its reference; None if the card names
+    a shipped problem. Raises ValueError, TypeError or KeyError for an invalid card."""
     card = _from_yaml(text)
     lineage = card.pop("lineage", {})
     lists: dict[str, Any] = {key: tuple(map(str, card.pop(key, ()))) for key in LISTS}
@@ -63,7 +63,7 @@ def load(text: str, *, source: str, reference: str | None = None, name: str = ""
 
 
 def dump_check(check: RepeatedMeasurement) -> str:
-    """What `verify` found of an entry."""
+    """The text of a check by `verify`."""
     return _to_yaml(_without_empty(asdict(check) | {"evaluation": check.evaluation.to_json()}))
 
 
@@ -95,7 +95,7 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
         try:
             reference = (PROBLEMS / f"{problem['name']}.py").read_text()
         except OSError as error:
-            raise ValueError(f"there is no reference {problem['name']}") from error
+            raise ValueError(f"unknown reference {problem['name']}") from error
     return Measurement(
         problem=Problem.from_json({"source": reference, "overrides": problem.pop("sizes", {}), **problem}),
         evaluation=_evaluation(data["evaluation"]),
@@ -107,7 +107,7 @@ def _read_measurement(data: Mapping[str, Any], reference: str | None) -> Measure
 
 
 def _evaluation(data: Mapping[str, Any]) -> Evaluation:
-    environment = {key: str(value) for key, value in data.get("environment", {}).items()}  # 9.0 is a text
+    environment = {key: str(value) for key, value in data.get("environment", {}).items()}  # 9.0 is a string
     nothing = {"timing": None, "correctness": None}
     cases = [
         {**each, "evaluation": {**nothing, "environment": {}, **each["evaluation"]}}
@@ -117,13 +117,13 @@ def _evaluation(data: Mapping[str, Any]) -> Evaluation:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without what is at its default, or left out."""
+    """The value without empty fields and those of LEFT_OUT."""
     if isinstance(value, dict):
         kept = {key: _without_empty(each) for key, each in value.items() if key not in LEFT_OUT}
         return {key: each for key, each in kept.items() if each not in (None, "", [], {})}
     if isinstance(value, list | tuple):
         return [_without_empty(each) for each in value]
-    return str(value) if isinstance(value, str) else value  # an enumeration's member, too
+    return str(value) if isinstance(value, str) else value  # converts members of StrEnum
 
 
 def _to_yaml(data: Any) -> str:
@@ -140,5 +140,5 @@ def _from_yaml(text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
-        raise ValueError("a card is a mapping")
+        raise ValueError("a card must be a mapping")
     return data

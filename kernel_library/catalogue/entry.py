@@ -1,4 +1,4 @@
-"""One kernel of the library, with all that is known of it: records."""
+"""Records of one kernel of the library and everything known about it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from evaluators.records.problem import DTYPES, Kernel, Problem, content_id
 from kernel_library.overrides.shapes import fits
 
 SLOWER = 0.9
-"""A kernel no longer holds when its speedup on the same device is less than this of what the card says, the
-whole interval of it: two measurements of one kernel differ by some per cent."""
+"""A check fails if the whole interval of the kernel's speedup on the same device is below this share of the
+card's speedup: two measurements of one kernel differ by a few per cent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """How a kernel did against another `entry`, by its id, when one session measured both: how many times as
-    fast it is, with the 95 % interval."""
+    """How many times as fast a kernel is as another entry (by id), with the 95 % interval, measured in one
+    session."""
 
     entry: str
     speedup: float
@@ -26,17 +26,17 @@ class Against:
 
     @property
     def faster(self) -> bool:
-        """Whether it surely is."""
+        """Whether it is significantly faster."""
         return self.speedup_low > 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was found of a kernel for one problem. `inputs` are the shapes of the problem's input tensors,
-    such as `4096x65536`; `date` is that of the measurement (ISO), `command` repeats it. `against` is there
-    where the entry that was the best for the problem on the device until then was measured beside it.
+    """The evaluation of a kernel on one problem. `inputs` are the shapes of the problem's input tensors, such
+    as `4096x65536`; `date` is the day of the measurement (ISO); `command` repeats it. `against` compares it
+    with the entry that was the best until then, if one session measured both.
 
-    Raises ValueError for an evaluation that is not correct: the library holds nothing else.
+    Raises ValueError for an evaluation that is not correct, because the library has only correct kernels.
     """
 
     problem: Problem
@@ -58,11 +58,11 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class AtShape:
-    """What a kernel took at one of many shapes. `inputs` are the shapes of the first inputs, and of weights
-    that tell more (a convolution's), with a space between them (`4096x4096 4096x4096`); `device` is its name,
-    `architecture` the compute capability or `cpu`; `precision` the type to which the kernel was allowed to
-    round factors, "" for none. Times are ms a call; the speedup is over eager PyTorch, with its 95 %
-    interval; `roofline_share` is 0 where it is not known."""
+    """A kernel's time at one of many shapes. `inputs` are the shapes of the first inputs, and of weights that
+    matter (a convolution's), separated by spaces (`4096x4096 4096x4096`); `device` is its name,
+    `architecture` the compute capability or `cpu`; `precision` the type to which the kernel may round
+    factors, "" for none. Times are ms per call; the speedup is over eager PyTorch, with its 95 % interval;
+    `roofline_share` is 0 if unknown."""
 
     inputs: str
     dtype: str
@@ -78,14 +78,14 @@ class AtShape:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """What was measured, and where: of two measurements with the same place the later one counts."""
+        """The shapes, types and device; a later measurement with the same place replaces an earlier one."""
         return self.inputs, self.dtype, self.precision, self.device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """Where a kernel comes from: the `run` (its folder), the kernel that it started from there (`start`, an
-    entry's id, "" for the reference) and the `ideas` that led to it, the first one first."""
+    """The origin of a kernel: the `run` (its folder), the kernel that it started from (`start`, an entry's
+    id, "" for the reference), and the `ideas` that led to it, in order."""
 
     run: str = ""
     start: str = ""
@@ -94,7 +94,7 @@ class Lineage:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedMeasurement:
-    """A measurement of an entry, repeated on some machine (`python -m kernel_library.verify`)."""
+    """A measurement of an entry, repeated by `ideatree verify`."""
 
     problem_id: str
     evaluation: Evaluation
@@ -102,7 +102,7 @@ class RepeatedMeasurement:
 
     @property
     def device(self) -> str:
-        """Its name."""
+        """The device's name."""
         return self.evaluation.environment.get("device", "unknown device")
 
     @property
@@ -113,16 +113,28 @@ class RepeatedMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A kernel that was right and measured. `name` is `<op>/<name>` for a shipped one, "" otherwise.
+    """A correct, measured kernel of the library.
 
-    `op` is the family of what it computes (`softmax`, `conv2d_relu_maxpool`), `parts` the families in it.
-    `dtypes` and `shapes` say where it is right: `shapes` has a pattern for each input tensor (see `fits`),
-    none where nothing is known. `architectures`: the compute capabilities that it is confined to; none: any
-    that its language runs on. `function` names the plain function in its source, or a module class to be made
-    without arguments; "" where it has neither. `notes`: what its author says of the figures: what was tried,
-    and where it falls short. `at_shapes`: what it took at other shapes, which says where it is chosen.
+    Attributes:
+        kernel: the source and its language.
+        measurements: evaluations, at least one.
+        name: `<op>/<name>` for a shipped entry, otherwise "".
+        op: the operation that it computes (`softmax`, `conv2d_relu_maxpool`).
+        parts: the operations that `op` consists of.
+        tags: keywords.
+        dtypes: the dtypes for which it is correct.
+        shapes: the shapes for which it is correct, one pattern per input tensor (see `fits`); empty if
+            unknown.
+        architectures: the only compute capabilities that it supports; empty for all.
+        function: a function in its source, or a module class without constructor arguments; "" if neither.
+        lineage: the run, kernel and ideas that it comes from.
+        licence: SPDX licence, "" if unknown.
+        notes: its author's remarks on the figures, what was tried and what is missing.
+        checks: results of `ideatree verify`.
+        at_shapes: measurements at other shapes, on which `best` bases its choice.
 
-    Raises ValueError for values that no kernel has.
+    Raises:
+        ValueError: a field is invalid.
     """
 
     kernel: Kernel
@@ -145,35 +157,35 @@ class Entry:
         if not self.measurements:
             raise ValueError("an entry needs at least one measurement")
         if unknown := set(self.dtypes) - set(DTYPES):
-            raise ValueError(f"dtypes has {', '.join(sorted(unknown))}; there are {', '.join(DTYPES)}")
+            raise ValueError(f"dtypes has {', '.join(sorted(unknown))}; choose from {', '.join(DTYPES)}")
         for pattern in self.shapes:
             fits(pattern, ())
 
     @property
     def id(self) -> str:
-        """The name of a shipped entry; otherwise a content hash: one kernel for one problem on one
-        architecture is one entry."""
+        """The name of a shipped entry; otherwise a hash of the kernel, the first problem and the
+        architecture."""
         first = self.measurements[0]
         return self.name or content_id("entry", self.kernel.id, first.problem.id, first.architecture)
 
     @property
     def best(self) -> Measurement:
-        """The measurement whose speedup is surely the largest."""
+        """The measurement with the largest lower end of the speedup's interval."""
         return max(self.measurements, key=lambda each: each.evaluation.speedup_low)
 
     def measured(self, problem_id: str, device: str) -> Evaluation | None:
-        """What was last found for the problem on the device with this name, if it was correct."""
+        """The latest evaluation for the problem on the device with this name, if it was correct."""
         found = [m.evaluation for m in self.measurements if m.problem.id == problem_id]
         found += [check.evaluation for check in self.checks if check.problem_id == problem_id]
         found = [each for each in found if device and each.environment.get("device") == device]
         return found[-1] if found and found[-1].status is Status.CORRECT else None
 
     def checks_of(self, measurement: Measurement) -> list[RepeatedMeasurement]:
-        """Those that repeat the measurement."""
+        """The checks that repeat the measurement."""
         return [check for check in self.checks if check.problem_id == measurement.problem.id]
 
-    def outcome(self, check: RepeatedMeasurement) -> str:
-        """Why the card no longer holds there; "" where it does."""
+    def failure(self, check: RepeatedMeasurement) -> str:
+        """Why a check does not confirm the card; "" if it does."""
         now = check.evaluation
         if now.timing is None:
             return f"{now.status.value} ({now.rule})" if now.rule else now.status.value
@@ -186,32 +198,32 @@ class Entry:
         return ""
 
     def runs_on(self, architecture: str) -> bool:
-        """Whether it may be used there: it is not confined to others, and did not fail there when it was last
-        tried. "" stands for any."""
+        """Whether it may be used on this architecture ("": any): it is not restricted to others, and no check
+        failed there."""
         failed = {check.architecture for check in self.checks if check.evaluation.timing is None}
         confined = bool(self.architectures) and architecture != "" and architecture not in self.architectures
         return not confined and architecture not in failed
 
 
 class HitKind(StrEnum):
-    """Why an entry was found for a problem, the closest first."""
+    """How an entry relates to a problem, the closest relation first."""
 
     PROBLEM = "problem"
-    """It was measured on this very problem."""
+    """It was measured on this problem."""
     REFERENCE = "reference"
-    """It was measured on the same reference at other sizes or rules, and is right for these, too."""
+    """It was measured on the same reference with other sizes or rules, and is correct for these, too."""
     OP = "op"
     """It computes the same operation in another setting."""
     PART = "part"
-    """It computes a part of what is asked for, or has that as a part."""
+    """It computes a part of the problem, or the problem is a part of what it computes."""
     RELATED = "related"
-    """Something in it can be taken over."""
+    """Its techniques apply to the problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """An entry that was found for a problem. `why` says why, in one line. `evaluation` is what was found for
-    this problem on this device; None where that is not known."""
+    """An entry found for a problem; `why` gives the reason in one line. `evaluation` is its evaluation on
+    this problem and device; None if unknown."""
 
     entry: Entry
     kind: HitKind
@@ -220,7 +232,8 @@ class Hit:
 
     @property
     def drop_in(self) -> bool:
-        """Whether its `ModelNew` can stand for the problem's `Model`; otherwise it is only to be read."""
+        """Whether its `ModelNew` can replace the problem's `Model`; otherwise it only serves as an
+        example."""
         return self.kind in (HitKind.PROBLEM, HitKind.REFERENCE)
 
 

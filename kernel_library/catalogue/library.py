@@ -1,10 +1,9 @@
-"""The library: the kernels that ship with the package, and those that searches and users add to a root of
-their own.
+"""The library: the shipped kernels, and those that searches and users add to a root folder.
 
-An entry is a folder with `kernel.py`, `card.yaml`, `reference.py` unless it computes a shipped problem, and
-`shapes.csv` where it was measured at many shapes: `seeds/<op>/<name>/` in the package, `<root>/<id>/` for
-what is added. Each file appears whole or not at all, and the card last: a folder without a card is no entry.
-So a run that is killed leaves none by half, and several may add at once.
+An entry is a folder with `kernel.py`, `card.yaml`, `reference.py` (unless it computes a shipped problem), and
+optionally `shapes.csv` with measurements at many shapes. Shipped entries are in `seeds/<op>/<name>/`, added
+ones in `<root>/<id>/`. Files are written atomically and the card last; a folder without a card is not an
+entry. A killed run therefore leaves no partial entry, and several runs can add entries at once.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from evaluators.base.nearest import nearest
 from evaluators.records.problem import Problem
@@ -29,14 +29,21 @@ from kernel_library.catalogue.traits import Traits, traits_of
 logger = logging.getLogger(__name__)
 
 SEEDS = Path(__file__).parents[1] / "seeds"
+Loaded = TypeVar("Loaded")
 
 
 class FolderLibrary:
-    """Kernels that outlive the runs that found them. `root` is a local folder or any URL that fsspec opens
-    (`s3://bucket/library`); `seeds` the folder of the shipped ones, None for none. The speedup of what is
-    added must surely be above `min_speedup`: the lower end of its 95 % interval is. 0 takes every kernel.
+    """A library of kernels in a root folder, in addition to the shipped ones.
 
-    Raises ValueError for a root that nothing here opens, and for a negative `min_speedup`.
+    Args:
+        root: a local folder, which need not exist, or a URL that fsspec opens (`s3://bucket/library`).
+        seeds: the folder of the shipped kernels; None leaves them out.
+        min_speedup: the lower end of an added kernel's 95 % speedup interval must exceed this; 0 accepts
+            every correct kernel.
+        today: the clock for the dates of measurements.
+
+    Raises:
+        ValueError: fsspec cannot open the root, or `min_speedup` is negative.
     """
 
     def __init__(
@@ -55,24 +62,34 @@ class FolderLibrary:
         self._today = today
 
     def lookup(self, problem: Problem, k: int, environment: Mapping[str, str] | None = None) -> list[Hit]:
-        """At most k entries that help with the problem, the most helpful first. `environment` is that of the
-        device that is searched for, as an evaluation has it: `device`, and `architecture` for a GPU. Raises
-        OSError when the root cannot be read."""
+        """Finds entries that help with a problem.
+
+        Args:
+            problem: the problem.
+            k: the most entries to return.
+            environment: the target device as in an evaluation: `device`, and `architecture` for a GPU.
+
+        Returns:
+            Entries with reasons, the most helpful first.
+
+        Raises:
+            OSError: the root cannot be read.
+        """
         entries = self.entries()
         return rank(problem, traits_of(problem), entries, environment or {})[:k] if entries else []
 
     def best(self, problem: Problem, environment: Mapping[str, str]) -> Entry | None:
-        """The fastest kernel that was measured on this very problem on such a device; None where there is
-        none. Raises OSError when the root cannot be read."""
+        """The fastest entry measured on this problem and on the architecture of `environment`; None if there
+        is none. Raises OSError if the root cannot be read."""
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
         entries = {each.id: each for each in self.entries() if each.runs_on(architecture)}
         found = bests([*entries.values()]).get((problem.id, architecture))
         return None if found is None else entries[found]
 
     def entries(self) -> list[Entry]:
-        """Every entry, the shipped ones first, each with what `verify` found of it and with its table of
-        shapes, in which the root's rows replace shipped ones. One that cannot be read is logged and left
-        out. Raises OSError when the root cannot be read."""
+        """Every entry, the shipped ones first, with its checks and its shape table, in which the root's rows
+        replace shipped ones. An unreadable entry is logged and left out. Raises OSError if the root cannot be
+        read."""
         stores = [(each, each.paths()) for each in (self._shipped, self._own) if each is not None]
         tables = [_read_tables(*each) for each in stores]
         checks = _read_checks(*stores[-1])
@@ -87,26 +104,38 @@ class FolderLibrary:
         ]
 
     def named(self, id: str) -> Entry:
-        """The entry with this id, or the one whose id begins so (see `find`). Raises OSError when the root
-        cannot be read."""
+        """The entry whose id is or begins with `id`.
+
+        Raises:
+            LookupError: no entry or several match; the message names the nearest.
+            OSError: the root cannot be read.
+        """
         return find(id, self.entries())
 
     def refusal(self, entry: Entry) -> str | None:
-        """Why the entry is not taken in, in one line that says what would help; None where it is."""
+        """Why `add` would refuse the entry, in one line with a remedy; None if it would accept it."""
         timing = entry.measurements[0].evaluation.timing
         assert timing is not None, "a measurement is correct"
         if timing.speedup_low > self._min_speedup:
             return None
         interval = f"[{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
         return (
-            f"its speedup of {timing.speedup:.2f} {interval} is not surely above {self._min_speedup:.2f}; "
-            "library.min_speedup=0 takes it all the same"
+            f"its speedup of {timing.speedup:.2f} {interval} is not significantly above "
+            f"{self._min_speedup:.2f}; set library.min_speedup=0 to add it anyway"
         )
 
     def add(self, entry: Entry) -> bool:
-        """Whether the entry is new to the user's root and fast enough to be taken in. What can be read off
-        its reference, the date and the command that measures it again are filled in where they are empty.
-        Raises OSError when the root cannot be written."""
+        """Adds an entry to the root, if it is new there and fast enough.
+
+        Empty fields are filled in: those that follow from the reference, the date, and the command that
+        repeats the measurement.
+
+        Returns:
+            Whether the entry was added.
+
+        Raises:
+            OSError: the root cannot be written.
+        """
         if self.refusal(entry) is not None or self._own.exists(f"{entry.id}/card.yaml"):
             return False
         entry = self._complete(entry)
@@ -115,15 +144,15 @@ class FolderLibrary:
         self._own.write(f"{entry.id}/card.yaml", cards.dump(entry))
         return True
 
-    def keep(self, entry: Entry, check: RepeatedMeasurement) -> None:
-        """Writes what `verify` found of the entry into its folder of the user's root, in place of what was
-        found before for the same problem on the same device. Raises OSError."""
+    def save_check(self, entry: Entry, check: RepeatedMeasurement) -> None:
+        """Writes a check into the entry's folder of the root, replacing an earlier one for the same problem
+        and device. Raises OSError."""
         device = re.sub(r"\W+", "-", check.device).strip("-")
         self._own.write(f"{entry.id}/verified/{device}-{check.problem_id}.yaml", cards.dump_check(check))
 
-    def keep_shapes(self, id: str, rows: Sequence[AtShape]) -> None:
-        """Writes what the entry with this id took at some shapes into the table of its folder of the user's
-        root, in place of what that says of the same shapes on the same device. Raises OSError."""
+    def save_shapes(self, id: str, rows: Sequence[AtShape]) -> None:
+        """Writes measurements into the shape table of the entry's folder of the root, replacing earlier ones
+        of the same shapes and device. Raises OSError."""
         place = f"{id}/shapes.csv"
         known = _read_tables(self._own, [place]).get(id, ())
         self._own.write(place, shape_table.dump(shape_table.merged(known, rows)))
@@ -151,20 +180,30 @@ class FolderLibrary:
 
 
 def find(id: str, entries: Sequence[Entry]) -> Entry:
-    """The entry with this id, or the only one whose id begins so. Raises LookupError, with the nearest."""
+    """The entry with this id, or the only one whose id begins with it. Raises LookupError with the
+    nearest."""
     found = [entry for entry in entries if entry.id == id] or [e for e in entries if e.id.startswith(id)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise LookupError(f"entry {id} is not the only one; there are {', '.join(each.id for each in found)}")
+        raise LookupError(f"entry {id} is ambiguous; it matches {', '.join(each.id for each in found)}")
     near = nearest(id, [entry.id for entry in entries])
-    hint = f"; did you mean {near}?" if near else "; python -m kernel_library.list lists them"
+    hint = f"; did you mean {near}?" if near else "; ideatree list shows all entries"
     raise LookupError(f"unknown entry {id}{hint}")
 
 
 def open_library(root: str | Path = "outputs/library") -> FolderLibrary:
-    """The shipped kernels, and those that were added to `root`: a folder, which need not be there, or any URL
-    that fsspec opens."""
+    """Opens the library of the shipped kernels and those added to a root.
+
+    Args:
+        root: a folder, which need not exist, or a URL that fsspec opens (`s3://bucket/library`).
+
+    Returns:
+        The library.
+
+    Raises:
+        ValueError: fsspec cannot open the root.
+    """
     return FolderLibrary(root)
 
 
@@ -181,7 +220,7 @@ def _read(store: Store, paths: Sequence[str]) -> list[Entry]:
                 name=str(folder) if len(folder.parts) > 1 else "",
             )
             if entry.id != str(folder):
-                raise ValueError(f"its content gives the id {entry.id}")
+                raise ValueError(f"its content has the id {entry.id}")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("library entry %s cannot be read: %s: %s", folder, type(error).__name__, error)
         else:
@@ -190,36 +229,39 @@ def _read(store: Store, paths: Sequence[str]) -> list[Entry]:
 
 
 def _read_checks(store: Store, paths: Sequence[str]) -> dict[str, list[RepeatedMeasurement]]:
-    """By the entry's id."""
+    """The checks, by entry id."""
     places = [each for each in paths if PurePosixPath(each).match("verified/*.yaml")]
     found: dict[str, list[RepeatedMeasurement]] = {}
-    for place, text in store.read(places).items():
-        try:
-            found.setdefault(str(PurePosixPath(place).parents[1]), []).append(cards.load_check(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
+    for place, check in _loaded(store, places, cards.load_check):
+        found.setdefault(str(place.parents[1]), []).append(check)
     return found
 
 
 def _read_tables(store: Store, paths: Sequence[str]) -> dict[str, tuple[AtShape, ...]]:
-    """By the entry's id."""
-    found = {}
-    for place, text in store.read(each for each in paths if each.endswith("/shapes.csv")).items():
+    """The shape tables, by entry id."""
+    places = [each for each in paths if each.endswith("/shapes.csv")]
+    return {str(place.parent): table for place, table in _loaded(store, places, shape_table.load)}
+
+
+def _loaded(
+    store: Store, places: Sequence[str], load: Callable[[str], Loaded]
+) -> Iterator[tuple[PurePosixPath, Loaded]]:
+    """The files with their contents; an invalid one is logged and left out."""
+    for place, text in store.read(places).items():
         try:
-            found[str(PurePosixPath(place).parent)] = shape_table.load(text)
-        except (ValueError, TypeError, KeyError) as error:
+            yield PurePosixPath(place), load(text)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
-    return found
 
 
 def functions_of(source: str) -> set[str]:
-    """The names of the plain functions that Python source defines. Raises SyntaxError."""
+    """The names of the top-level functions in Python source. Raises SyntaxError."""
     return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
 
 
 def _function(source: str, problem: Problem, traits: Traits) -> str:
-    """The plain function of the operation's name, or `ModelNew`, where the name says what it computes; ""
-    where it does not, or where `ModelNew` takes or holds something."""
+    """The function with the operation's name, or `ModelNew`, if the name fully describes what it computes; ""
+    otherwise, or if `ModelNew` takes arguments or has tensors."""
     if not (traits.bare and name_implies(traits.op, problem)):
         return ""
     return traits.op if traits.op in functions_of(source) else "ModelNew"

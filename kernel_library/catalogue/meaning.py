@@ -1,7 +1,8 @@
-"""Whether the name of its family says all of what a reference computes.
+"""Checks whether the name of its operation fully describes what a reference computes.
 
-Who takes a kernel by that name, `best("sum", like=x)` or an override, calls it for what the family's shipped
-reference computes: a sum over the last dimension. The name says nothing of a sum over another one.
+A program that gets a kernel by name, with `best("sum", like=x)` or an override, expects what the operation's
+shipped reference computes: a sum over the last dimension. A sum over another dimension must not have that
+name.
 """
 
 from __future__ import annotations
@@ -27,66 +28,66 @@ REFERENCES = {
     "softmax": "level1/softmax",
     "sum": "library/sum_rows",
 }
-"""The shipped reference of each family whose `Model` takes nothing and holds nothing."""
+"""The shipped reference of each operation whose `Model` has neither arguments nor tensors."""
 DIMENSIONS = ("dim", "dims")
-"""The names of arguments that count dimensions, from the end where they are negative."""
+"""Names of arguments that are dimensions, which may be negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """Of an operator, with the arguments that do not have their defaults."""
+    """A call of an operator, with the arguments that differ from their defaults."""
 
     operator: str
     arguments: tuple[tuple[str, Any], ...]
 
 
 def name_implies(op: str, problem: Problem) -> bool:
-    """Whether the problem's reference, which takes nothing and holds nothing, makes the calls that the
-    shipped reference of this family makes on the same inputs; of a family without one, a single call that is
-    given the inputs, in their order, and nothing else."""
+    """Whether the problem's reference, whose `Model` has neither arguments nor tensors, makes the same calls
+    as the shipped reference of this operation on the same inputs. For an operation without a shipped
+    reference: whether it makes a single call with just the inputs, in order."""
     try:
         calls, outputs = _traced(problem, problem)
         if op not in REFERENCES:
             given = [value for _, value in calls[0].arguments]
             return len(calls) == 1 and given == [_name(place) for place in range(len(given))]
         return (calls, outputs) == _traced(load_problem(REFERENCES[op], dtype=problem.dtype), problem)
-    except Exception as error:  # the reference is the user's code, or the family's is not for such inputs
-        logger.info("%s: whether it is %s cannot be told: %s", problem.name, op, error)
+    except Exception as error:  # the user's code may fail, or the shipped reference on such inputs
+        logger.info("%s: unknown whether it computes %s: %s", problem.name, op, error)
         return False
 
 
 def _traced(reference: Problem, inputs: Problem) -> tuple[list[_Call], Any]:
-    """What the reference's `Model` calls on the inputs of a problem, on the meta device, and its outputs.
-    Tensors are told apart by when they were seen first. Raises what the reference raises."""
+    """The calls of the reference's `Model` on a problem's inputs, on the meta device, and its outputs.
+    Tensors are numbered in order of appearance. Raises what the reference raises."""
     import torch
 
     seen: list[torch.Tensor] = []
     calls: list[_Call] = []
 
-    def told(value: Any) -> Any:
+    def described(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             place = next((at for at, each in enumerate(seen) if each is value), len(seen))
             seen.extend([value] if place == len(seen) else [])
             return _name(place)
         if isinstance(value, (list, tuple)):
-            return tuple(map(told, value))
+            return tuple(map(described, value))
         return repr(value)
 
     class Recorder(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = _given(func, args, kwargs or {})
-            arguments = tuple((name, told(value)) for name, value in given)
+            arguments = tuple((name, described(value)) for name, value in given)
             calls.append(_Call(operator=str(func), arguments=arguments))
             result = func(*args, **(kwargs or {}))
-            told(result)
+            described(result)
             return result
 
     _, model, _ = on_meta(reference)
     _, _, values = on_meta(inputs)
-    told(tensors_in(values))
+    described(tensors_in(values))
     with torch.device("meta"), torch.no_grad(), Recorder():
         outputs = model(*values)
-    return calls, told(outputs)
+    return calls, described(outputs)
 
 
 def _name(place: int) -> str:
@@ -94,7 +95,7 @@ def _name(place: int) -> str:
 
 
 def _given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The arguments by name, without those that have their defaults; dimensions counted from the start."""
+    """The arguments that differ from their defaults, by name, with non-negative dimensions."""
     import torch
 
     names = [each.name for each in func._schema.arguments]

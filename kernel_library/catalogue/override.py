@@ -1,4 +1,4 @@
-"""Kernels in the place of PyTorch's operators: `with override(): ...`."""
+"""Replaces PyTorch's operators with kernels: `with override(): ...`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,29 @@ def override(
     lower_precision: bool = False,
     least_elements: int | None = None,
 ) -> Override:
-    """Kernels in the place of operators, inside of a `with`, or from its `enable()` to its `disable()`; for
-    the whole process, all threads included.
+    """Replaces PyTorch's operators with kernels, in the whole process, including all threads.
 
-    Without `kernels` they are the library's, of `root`. `faster=False` also takes those that were measured
-    to be slower than eager PyTorch, `lower_precision=True` those that round factors to a lower precision
-    than the tensors have; `least_elements` is what the first input of a call has at least (65,536).
+    Use it in a `with` statement, or call `enable()` and `disable()`. The kernels' source runs in this
+    process, so use only kernels that you trust.
 
-    `kernels` are otherwise functions or files by the operators' names, `{"aten.relu": "relu.py"}`, or a
-    folder in BackendBench's layout; `device` (`cpu` or `cuda`) confines them. What a file has is said in
-    `kernel_library.overrides.kernels`.
+    Args:
+        kernels: functions or files by operator name (`{"aten.relu": "relu.py"}`), or a folder in
+            BackendBench's layout; `kernel_library.overrides.kernels` describes the files. None uses the
+            library's kernels.
+        device: `cpu` or `cuda` to use the kernels only there; None for both.
+        root: the folder or fsspec URL of your own library; the shipped kernels are always included.
+        faster: use only library kernels that were measured to be faster than eager PyTorch.
+        lower_precision: also use library kernels that round factors to a lower precision than the tensors'.
+        least_elements: the fewest elements of a call's first input for which a library kernel is used
+            (default 65,536).
 
-    Runs the kernels' source in this process: give what you trust. Raises ValueError for a name that is no
-    operator's or a file without a kernel, OSError for what cannot be read, and whatever a file raises.
+    Returns:
+        The override, not yet enabled. Its `report()` shows which calls used a kernel.
+
+    Raises:
+        ValueError: an operator's name is unknown, or a file has no kernel.
+        OSError: a file cannot be read.
+        Exception: any error of a kernel's file.
     """
     from kernel_library.overrides.kernels import DEVICES, files_of, given
     from kernel_library.overrides.library_kernels import LEAST_ELEMENTS, Rules, library_sources
@@ -47,7 +57,7 @@ def override(
     from kernel_library.overrides.override import Override
 
     if device not in (None, *DEVICES):
-        raise ValueError(f"device is {device}; it must be one of {', '.join(DEVICES)}")
+        raise ValueError(f"device is {device}; it must be {' or '.join(DEVICES)}")
     if kernels is None:
         entries = {entry.id: entry for entry in FolderLibrary(root).entries()}
         least = LEAST_ELEMENTS if least_elements is None else least_elements
@@ -61,12 +71,12 @@ def override(
     files = dict(files_of(Path(kernels))) if isinstance(kernels, str | Path) else kernels
     if not files:
         raise ValueError(
-            f"{kernels} has no kernel: say {{operator: kernel}}, or a folder of <op>__<overload>/"
+            f"{kernels} has no kernel; give {{operator: kernel}} or a folder of <op>__<overload>/ folders"
         )
     devices = DEVICES if device is None else (device,)
     sources = {operator(name): given(name, what, devices) for name, what in files.items()}
     for each, source in sources.items():
         if each.composite and source.kernel.backward is None:
-            said = "torch makes %s of other operators: a call that needs a gradient goes to those"
-            logger.warning(said, each.name)
+            message = "%s is a composite operator: calls that need a gradient do not use the kernel"
+            logger.warning(message, each.name)
     return Override(sources)

@@ -1,4 +1,4 @@
-"""Which entries help with a problem, and why: those for the problem, those of its operation, related ones."""
+"""Finds the entries that help with a problem: those for it, those for its operation, and related ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RELATIONS = (
     ("conv2d", "matmul", "a convolution is a matmul over gathered patches (implicit GEMM)"),
     ("conv3d", "matmul", "a convolution is a matmul over gathered patches (implicit GEMM)"),
     ("conv_transpose2d", "matmul", "a transposed convolution is a matmul whose results are scattered"),
-    ("conv_transpose2d", "conv2d", "a transposed convolution gathers patches, too, at other places"),
+    ("conv_transpose2d", "conv2d", "a transposed convolution also gathers patches, at other places"),
     ("conv1d", "conv2d", "the same gathering of patches in another number of dimensions"),
     ("conv3d", "conv2d", "the same gathering of patches in another number of dimensions"),
     ("attention", "matmul", "attention is two matmuls around a softmax"),
@@ -37,16 +37,15 @@ RELATIONS = (
     ("linalg_vector_norm", "sum", "the same reduction with another operator"),
     ("avgpool", "maxpool", "the same windows with another operator"),
 )
-"""Families of which one can learn from the other, either way, and what they have in common."""
+"""Pairs of operations that can learn from each other, and what they have in common."""
 RELATED: Mapping[frozenset[str], str] = {frozenset((one, other)): why for one, other, why in RELATIONS}
 LIGHT = {"relu", "gelu", "silu", "sigmoid", "tanh", "exp", "leaky_relu", "elu", "hardtanh", "mean", "var"}
-"""Families that are no reason to look into a kernel for another operation that also has them."""
+"""Cheap operations: having one in common does not make a kernel worth reading."""
 
 
 def bests(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
-    """For each problem and architecture, by their ids, the id of the fastest entry there; the others are
-    history. Of those that are slower than none (see `slower`) it is the one with the largest lower end of its
-    speedup's interval; of equal ones the first by id."""
+    """The id of the fastest entry for each problem id and architecture: of the entries that no other one beat
+    (see `slower`), the one with the largest lower end of its speedup's interval, then the first by id."""
     behind = slower(entries)
     best: dict[tuple[str, str], tuple[bool, float, str]] = {}
     for entry in entries:
@@ -58,8 +57,8 @@ def bests(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
 
 
 def slower(entries: Iterable[Entry]) -> set[tuple[str, str, str]]:
-    """Those that are slower than another of these where one session measured both: problem, architecture and
-    entry, by their ids. It is the later one of the two, unless that one is surely the faster."""
+    """The entries that lost to another in one session, as ids of problem, architecture and entry. The later
+    entry of the two loses unless it is significantly faster."""
     there = {(m.problem.id, m.architecture, entry.id): m for entry in entries for m in entry.measurements}
     found = set()
     for (problem, architecture, id), measurement in there.items():
@@ -72,12 +71,12 @@ def slower(entries: Iterable[Entry]) -> set[tuple[str, str, str]]:
 def rank(
     problem: Problem, traits: Traits, entries: Sequence[Entry], environment: Mapping[str, str]
 ) -> list[Hit]:
-    """The entries that help with the problem, the most helpful first: the best ones before the history; in
-    each the closest kind, then those measured on this architecture, right for this dtype, and the fastest by
-    the lower ends of their intervals.
+    """The entries that help with the problem, the most helpful first. The best entry for a problem comes
+    before those it replaced; then the order is by kind, by whether the entry was measured on this
+    architecture, by whether it supports this dtype, and by the lower end of its speedup's interval.
 
-    `environment` is that of the device that is searched for, as an evaluation has it. Kernels that do not run
-    on its architecture are only there to be read; those for a CPU say nothing to a GPU, nor the other way.
+    `environment` is the target device as in an evaluation. Kernels that do not run on its architecture only
+    serve as examples; kernels for a CPU do not help on a GPU or the other way round.
     """
     best = set(bests(entries).values())
     device = environment.get("device", "")
@@ -119,12 +118,12 @@ def _hit(problem: Problem, traits: Traits, entry: Entry, architecture: str, devi
 
 
 def _relations(traits: Traits, entry: Entry) -> Iterable[tuple[HitKind, str]]:
-    """All that the operations have to do with one another."""
+    """All relations between the operations."""
     if not traits.op or not entry.op:
         return
     if entry.op == traits.op:
         yield HitKind.OP, f"the same operation ({entry.op})"
-    # A light family counts where it is all that is asked for.
+    # A cheap operation counts only if it is the whole problem.
     mine, theirs = _heavy(traits.op, traits.parts), _heavy(entry.op, entry.parts)
     if entry.op in mine:
         yield HitKind.PART, f"{entry.op} is a part of it"
@@ -139,8 +138,8 @@ def _relations(traits: Traits, entry: Entry) -> Iterable[tuple[HitKind, str]]:
 
 
 def _is_right_for(problem: Problem, traits: Traits, entry: Entry) -> bool:
-    """Whether the entry's kernel was right for the same reference under rules that are no looser, and is
-    right for this dtype and these shapes. What a search found is right for the sizes it was checked on."""
+    """Whether the entry's kernel was correct for the same reference under rules at least as strict, and
+    supports this dtype and these shapes. Kernels found by a search support only the sizes checked."""
     return (
         problem.dtype in entry.dtypes
         and _in_range(entry.shapes, traits.inputs)
@@ -156,7 +155,7 @@ def _is_right_for(problem: Problem, traits: Traits, entry: Entry) -> bool:
 
 
 def _in_range(patterns: Sequence[str], inputs: Sequence[str]) -> bool:
-    """Whether every input has one of the entry's shapes."""
+    """Whether every input matches the entry's shape pattern."""
     shapes = [[int(size) for size in each.split("x") if size] for each in inputs]
     return len(patterns) == len(shapes) and all(map(fits, patterns, shapes))
 

@@ -1,4 +1,4 @@
-"""What an entry takes at many shapes beside eager PyTorch: the table in its folder, a CSV."""
+"""The CSV table of an entry's times at many shapes, compared with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DIGITS = 4
 
 
 def at_shape(problem: Problem, inputs: str, found: Evaluation) -> AtShape:
-    """The record of a correct evaluation. Raises ValueError where nothing was timed."""
+    """The record of a correct evaluation. Raises ValueError for one without a timing."""
     if found.timing is None:
-        raise ValueError(f"nothing was timed: {found.status.value}")
+        raise ValueError(f"the evaluation has no timing: {found.status.value}")
     return AtShape(
         inputs=inputs,
         dtype=problem.dtype,
@@ -35,7 +35,7 @@ def at_shape(problem: Problem, inputs: str, found: Evaluation) -> AtShape:
 
 
 def dump(rows: Iterable[AtShape]) -> str:
-    """As CSV."""
+    """The rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [each.name for each in fields(AtShape)], lineterminator="\n")
     writer.writeheader()
@@ -44,12 +44,12 @@ def dump(rows: Iterable[AtShape]) -> str:
 
 
 def load(text: str) -> tuple[AtShape, ...]:
-    """The inverse of `dump`. Raises ValueError, TypeError or KeyError for what is no such table."""
+    """The inverse of `dump`. Raises ValueError, TypeError or KeyError for an invalid table."""
     return tuple(_row(each) for each in csv.DictReader(io.StringIO(text)))
 
 
 def merged(*tables: Iterable[AtShape]) -> tuple[AtShape, ...]:
-    """Of all tables, where the later ones replace what the earlier ones say of a place."""
+    """The rows of all tables; later ones replace earlier ones with the same place."""
     found = {each.place: each for table in tables for each in table}
     return tuple(found.values())
 

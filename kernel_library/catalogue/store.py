@@ -1,4 +1,4 @@
-"""Text files under a root: a local folder, or any URL that fsspec opens."""
+"""Stores text files under a root: a local folder, or any URL that fsspec opens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
 READ_AT_ONCE = 16
-"""Files: those of an object store come with some delay each."""
+"""Files read concurrently, because each file of an object store has some latency."""
 
 
 class Store:
-    """Files appear whole or not at all. Raises ValueError for a root that nothing here opens."""
+    """Reads and atomically writes files. Raises ValueError for a root that fsspec cannot open."""
 
     def __init__(self, root: str) -> None:
         import fsspec  # type: ignore[import-untyped]
@@ -24,8 +24,8 @@ class Store:
         self._base = str(base).rstrip("/")
 
     def paths(self) -> list[str]:
-        """All files, relative to the root; none where there is no root yet. Raises OSError."""
-        self._files.invalidate_cache()  # other processes write, too
+        """All files, relative to the root; none if the root does not exist yet. Raises OSError."""
+        self._files.invalidate_cache()  # other processes write as well
         try:
             found = self._files.find(self._base)
         except FileNotFoundError:
@@ -33,18 +33,18 @@ class Store:
         return sorted(str(PurePosixPath(each).relative_to(self._base)) for each in found)
 
     def read(self, paths: Iterable[str]) -> dict[str, str]:
-        """The texts of those of the files that are there. Raises OSError."""
+        """The texts of the files that exist. Raises OSError."""
         wanted = list(paths)
         with ThreadPoolExecutor(READ_AT_ONCE) as threads:
             texts = threads.map(self._read, wanted)
             return {path: text for path, text in zip(wanted, texts, strict=True) if text is not None}
 
     def exists(self, path: str) -> bool:
-        """Raises OSError."""
+        """Whether the file exists. Raises OSError."""
         return bool(self._files.exists(f"{self._base}/{path}"))
 
     def write(self, path: str, text: str) -> None:
-        """Writes the file beside its place and moves it there. Raises OSError."""
+        """Writes a temporary file and moves it into place. Raises OSError."""
         place = PurePosixPath(f"{self._base}/{path}")
         part = str(place.with_name(f".{place.name}.{uuid.uuid4().hex}"))
         self._files.makedirs(str(place.parent), exist_ok=True)

@@ -1,6 +1,6 @@
-"""What a reference computes: its operators, as torch dispatches them, and the family that these make.
+"""Recognises what a reference computes: its operators, as torch dispatches them, and the operation they form.
 
-The reference runs once, on the meta device, where tensors have shapes and no numbers.
+The reference runs once, on the meta device, where tensors have shapes but no numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAMILIES = {
     **dict.fromkeys(("amax", "max"), "max"),
     **dict.fromkeys(("amin", "min"), "min"),
 }
-"""Of torch's operators; others keep their names."""
+"""The operation names of torch's operators; others keep their names."""
 
 MADE = re.compile(
     r"(empty|zeros|ones|full|rand|randn|randint|randperm|new_\w+|\w+_like|arange|scalar_tensor)"
@@ -46,7 +46,7 @@ GLUE = {
     *("tril", "triu", "addcmul", "reciprocal", "abs", "clamp", "bitwise_not", "logical_not"),
     *("lt", "gt", "le", "ge", "eq", "ne"),
 }
-"""What stands between operations: not counted where there are others."""
+"""Operators that connect operations; ignored if there are others."""
 
 COMPOSED = (
     ("attention", ("matmul", "softmax", "matmul")),
@@ -63,14 +63,15 @@ COMPOSED = (
     ("rotary", ("neg", "cat", "mul", "add")),
     ("rotary", ("mul", "sub", "mul", "add", "cat")),
 )
-"""Families that torch, or the author of a reference, writes in several operators, in this order with others
-in between. They hold the families of which they consist as parts."""
+"""Operations that torch, or the author of a reference, writes as several operators in this order, possibly
+with others in between. These become the parts of the operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Of a reference: its family `op`, the families in it (`parts`), the shapes of its input tensors; `bare`
-    where its `Model` takes no arguments and holds no tensors. Empty where it could not be traced."""
+    """What a reference computes: its operation `op`, the operations in it (`parts`), and the shapes of its
+    input tensors; `bare` if its `Model` has neither arguments nor tensors. Empty if it could not be
+    traced."""
 
     op: str = ""
     parts: tuple[str, ...] = ()
@@ -79,7 +80,7 @@ class Traits:
 
 
 def traits_of(problem: Problem) -> Traits:
-    """What the problem's reference computes; empty traits for one that cannot be run without numbers."""
+    """What the problem's reference computes; empty traits if it cannot run on the meta device."""
     try:
         return _trace(problem)
     except Exception as error:  # the reference is the user's code, and may raise anything
@@ -88,7 +89,7 @@ def traits_of(problem: Problem) -> Traits:
 
 
 def family(operators: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The family of a reference with these operators, in the order of the calls, and the families in it."""
+    """The operation of a reference that calls these operators in this order, and its parts."""
     called = [FAMILIES.get(name, name) for name in operators]
     whole = [*dict.fromkeys(called)]
     parts = [each for each in whole if each not in GLUE]
@@ -107,8 +108,8 @@ def family(operators: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def on_meta(problem: Problem) -> tuple[list[Any], Any, list[Any]]:
-    """The constructor's arguments of a reference, its `Model` and inputs, with shapes and no numbers. Raises
-    what the reference raises."""
+    """A reference's constructor arguments, `Model` and inputs on the meta device. Raises what the reference
+    raises."""
     import torch
 
     module = load_module(problem.source, problem.overrides, name="library_reference")

@@ -1,7 +1,7 @@
-"""A folder of kernels in BackendBench's layout: `<op>__<overload>/<op>__<overload>_implementation_v1.py`.
+"""Writes kernels in BackendBench's layout: `<op>__<overload>/<op>__<overload>_implementation_v1.py`.
 
-Each file is the source of a library kernel with a function `<op>__<overload>_kernel_impl` behind it, which
-has the operator's arguments.
+Each file is the source of a library kernel, followed by a function `<op>__<overload>_kernel_impl` with the
+operator's arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernel_library.overrides.operators import overload
 
 WRAPPER = '''
 
-# The kernel as the operator {operator}: by `python -m kernel_library.export format=directory`.
+# Wraps the kernel as the operator {operator}; made by `ideatree export format=directory`.
 
 from collections.abc import Sequence  # noqa: E402
 from typing import Any  # noqa: E402
@@ -33,13 +33,13 @@ from torch import Tensor  # noqa: E402
 {result}
 
 def supports(*args: Any, **kwargs: Any) -> bool:
-    """Whether the kernel is for such a call."""
+    """Whether the kernel supports such a call."""
     found = {arguments_name}(*args, **kwargs)
     return not isinstance(found, str) and str(found[0].dtype) in {dtypes}
 
 
 def {function}(*args: Any, **kwargs: Any) -> Any:
-    """{operator}; raises NotImplementedError for what the kernel is not for."""
+    """{operator}; raises NotImplementedError for calls that the kernel does not support."""
     found = {arguments_name}(*args, **kwargs)
     if isinstance(found, str):
         raise NotImplementedError(found)
@@ -50,8 +50,8 @@ def {function}(*args: Any, **kwargs: Any) -> Any:
 def write_directory(
     folder: Path, candidates: Sequence[Candidate], sources: Mapping[str, Kernel]
 ) -> dict[str, str]:
-    """Writes one kernel for each operator that the library has any for: the one with the largest speedup.
-    Returns the kernels' names by the operators'. Raises OSError."""
+    """Writes, for each operator that has candidates, the one with the largest speedup. Returns the kernels'
+    names by operator. Raises OSError."""
     written = {}
     for name, interface, candidate in _chosen(candidates):
         place = folder_name(overload(name))

@@ -1,9 +1,9 @@
-"""A project for the Hugging Face Kernel Hub, as its `kernel-builder` takes it (edition 5 of `build.toml`),
-and what is built of it, as the package `kernels` loads it.
+"""Writes a project for the Hugging Face Kernel Hub's `kernel-builder` (edition 5 of `build.toml`), and its
+build output, which the package `kernels` loads.
 
-Kernels that are compiled as they are called need no build: the section `torch-noarch`. Each is a module of
-the package in `torch-ext/`, which imports itself only by relative imports and registers nothing, so that
-several versions can be loaded at once. What is built is that package with its `metadata.json`.
+Kernels that are compiled when they are called need no build (section `torch-noarch`). Each is a module of the
+package in `torch-ext/`, which uses only relative imports and registers nothing, so that several versions can
+be loaded at once. The build output is that package with its `metadata.json`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from evaluators.records.problem import Kernel
 from kernel_library.overrides.choice import Candidate
 
 EDITION = 5
-"""Of the format of `build.toml`."""
+"""Edition of the `build.toml` format."""
 BACKENDS = ("cuda", "cpu")
-"""On which kernels run: those of the library in Triton on the first."""
+"""Devices that the hub supports; the library's Triton kernels use the first."""
 NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
-"""What the hub takes as a name."""
+"""Valid names on the hub."""
 BUILD = """[general]
 name = "{name}"
 version = {version}
@@ -48,7 +48,7 @@ FLAKE = """{{
     }};
 }}
 """
-INIT = '''"""Kernels for PyTorch. Made by `python -m kernel_library.export`."""
+INIT = '''"""Kernels for PyTorch. Made by `ideatree export`."""
 
 {imports}
 
@@ -61,8 +61,8 @@ license: {license}
 
 # {name}
 
-A model with kernels in the place of parts of its forward: `load(model)` of this package. How it was measured
-is in the package's README.md.
+Kernels that replace parts of a model's forward pass; install them with this package's `load(model)`. The
+package's README.md says how they were measured.
 """
 CARD = """---
 library_name: kernels
@@ -85,9 +85,8 @@ def write_hub_project(
     sources: Mapping[str, Kernel],
     licenses: Mapping[str, str],
 ) -> dict[str, str]:
-    """Writes the project into the folder, and what is built of it: of the kernels in Triton the fastest of
-    each function, under all of their licenses (SPDX). Returns their names by the functions'. Raises
-    OSError."""
+    """Writes the project and its build output into the folder: the fastest Triton kernel for each function,
+    under all of their licenses (SPDX). Returns the kernels' names by function. Raises OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
         if sources[each.name].language == "triton":
@@ -114,8 +113,8 @@ def write_hub_project(
 
 
 def write_hub_model(folder: Path, name: str, version: int, package: Path, backend: str, license: str) -> None:
-    """Writes the project of a package that loads by itself (`optimized/` of `search.optimize`) into the
-    folder, and what is built of it. Raises OSError."""
+    """Writes the project for a self-contained package (`optimized/` of `ideatree optimize`) and its build
+    output into the folder. Raises OSError."""
     own = folder / "torch-ext" / name.replace("-", "_")
     shutil.copytree(package, own, ignore=shutil.ignore_patterns("__pycache__", "build", "pyproject.toml"))
     _Project(name=name, version=version, license=license, backend=backend).write(folder, own, MODEL_CARD)
@@ -123,8 +122,8 @@ def write_hub_model(folder: Path, name: str, version: int, package: Path, backen
 
 @dataclass(frozen=True, kw_only=True)
 class _Project:
-    """What stands in the builder's files: `license` by SPDX, `archs` the compute capabilities to which it is
-    confined, if it is."""
+    """The contents of the builder's files: `license` in SPDX, `archs` the only supported compute capabilities
+    (empty: all)."""
 
     name: str
     version: int
@@ -133,7 +132,7 @@ class _Project:
     archs: Sequence[str] = ()
 
     def write(self, folder: Path, package: Path, card: str, **words: str) -> None:
-        """Writes what stands beside the package, and what is built of it."""
+        """Writes the project's files next to the package, and the build output."""
         build = BUILD.format(
             name=self.name,
             version=self.version,
@@ -149,8 +148,8 @@ class _Project:
         self._write_built(folder / "build" / f"torch-{self.backend}", package)
 
     def _write_built(self, variant: Path, package: Path) -> None:
-        """Writes what is built of the package into the variant's folder. `id` is the name under which it is
-        imported: it follows from the files, so that packages with other files have other names."""
+        """Writes the build output into the variant's folder. `id`, the name under which the package is
+        imported, has a hash of the files, so that different packages have different names."""
         shutil.copytree(package, variant)
         digests = {
             each.relative_to(variant).as_posix(): hashlib.sha256(each.read_bytes()).digest()
@@ -173,13 +172,13 @@ class _Project:
 
 
 def _listed(license: str) -> str:
-    """As the hub writes it in a card: identifiers in lower case, several as a list."""
+    """The license in a hub card's spelling: lower case, several as a list."""
     each = license.lower().split(" and ")
     return each[0] if len(each) == 1 else f"[{', '.join(each)}]"
 
 
 def _architectures(chosen: Iterable[Candidate]) -> list[str]:
-    """The compute capabilities on which all run, where some are confined to a few; none: nothing is said."""
+    """The compute capabilities that all kernels support; empty if none is restricted."""
     confined = [{*each.architectures} for each in chosen if each.architectures]
     return sorted(set.intersection(*confined)) if confined else []
 
@@ -189,7 +188,7 @@ def _speedup(candidate: Candidate) -> float:
 
 
 def _module(name: str) -> str:
-    """The name of a shipped kernel, or a hash, as one that can be imported."""
+    """A kernel's name or hash as a valid module name."""
     return re.sub(r"\W|^(?=\d)", "_", name)
 
 

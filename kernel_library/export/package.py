@@ -1,7 +1,7 @@
-"""A Python package that puts kernels in the place of operators by being installed.
+"""Writes a Python package whose kernels replace PyTorch's operators once it is installed.
 
-It holds the kernels, a copy of `kernel_library.overrides`, and an entry point that torch
-calls at its import. It needs torch, and Triton where a kernel does, and nothing of this project.
+It contains the kernels, a copy of `kernel_library.overrides`, and an entry point that torch calls when it is
+imported. It needs torch, and Triton for Triton kernels, but not Ideatree.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from evaluators.records.problem import Kernel
 from kernel_library.overrides.choice import Candidate
 
 RUNTIME = Path(__file__).parents[1] / "overrides"
-"""What is copied."""
+"""The folder that is copied."""
 
-INIT = '''"""Kernels in the place of PyTorch's operators. Made by `python -m kernel_library.export`.
+INIT = '''"""Kernels that replace PyTorch's operators. Made by `ideatree export`.
 
-They are on as soon as torch is imported; TORCH_DEVICE_BACKEND_AUTOLOAD=0 leaves them off. `kernels()` is the
-override: `kernels().report()` says what was called how often, `kernels().disable()` turns it off.
+They are active as soon as torch is imported, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. `kernels()` returns the
+override: `kernels().report()` counts the calls, `kernels().disable()` restores PyTorch's operators.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ def autoload():
 
 
 def kernels():
-    """The override; None where the kernels could not be used."""
+    """The override; None if the kernels could not be loaded."""
     import torch  # noqa: F401
 
     autoload()
@@ -52,7 +52,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "{name}"
 version = "{version}"
-description = "Kernels in the place of PyTorch's operators"
+description = "Kernels that replace PyTorch's operators"
 requires-python = ">=3.11"
 dependencies = ["torch>=2.11"]
 
@@ -78,7 +78,7 @@ def write_package(
     operators: Mapping[str, Path] | None = None,
 ) -> None:
     """Writes the project into the folder. `candidates` are the library's, with their `sources` by name and
-    the fields of `Rules`; `operators` are files by the operators' names. Raises OSError."""
+    the fields of `Rules`; `operators` are kernel files by operator name. Raises OSError."""
     inside = folder / package
     kernels = inside / "kernels"
     kernels.mkdir(parents=True)

@@ -1,11 +1,23 @@
-"""The library's entries, from the command line:
+"""Lists the library's entries:
 
     python -m kernel_library.list
     python -m kernel_library.list op=softmax dtype=float16 architecture=9.0
     python -m kernel_library.list library.root=s3://bucket/library
 
-One line a measurement; `best`: the fastest for its problem on its architecture; `verified`: what
-`python -m kernel_library.verify` found last. Exit status 0, or 2 when the call was wrong.
+The table has one line per measurement. Columns:
+
+    speedup       eager PyTorch's time / the kernel's time
+    roofline      the least time for the work / the kernel's time. The least time assumes this device's
+                  peak rates: PyTorch's fastest copy, sum, fill and matmul, measured once. `>100%`: the
+                  kernel is faster than these rates allow, so the true share is unknown. The rates can be
+                  too low because other programs used the device during their measurement (common on CPUs),
+                  because the kernel's data was partly in a cache, or because PyTorch does not reach the
+                  hardware's peak.
+    error         the normwise error against float64
+    best          marks the fastest entry for its problem on its architecture
+    verified      the result of the last `ideatree verify`
+
+The exit status is 0, or 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -27,7 +39,7 @@ from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.retrieval import bests
 
 WIDTH = 200
-"""Characters of a line that no terminal limits."""
+"""Characters per line if the output is not a terminal."""
 
 
 @dataclass
@@ -37,7 +49,7 @@ class LibraryListConfig(FilterConfig):
 
 @command("kernel_library.list", LibraryListConfig, __doc__, expand=expand_filters)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     console = Console()
     log_to(Console(stderr=True))
     check_filters(config)
@@ -48,7 +60,7 @@ def main(config: DictConfig) -> int:
     if found:
         console.print(_table(found, bests(entries)))
     else:
-        console.print(f"no entries, of {len(entries)} in all", highlight=False)
+        console.print(f"no entries match (the library has {len(entries)})", highlight=False)
     return 0
 
 
@@ -62,13 +74,13 @@ def _table(
             is_best = best[each.problem.id, each.architecture] == entry.id
             about = (entry.id, entry.op, entry.kernel.language, each.problem.name, each.problem.dtype)
             cells = (*about, each.evaluation.environment.get("device", ""), *_figures(each.evaluation))
-            verified = "; ".join(entry.outcome(check) or "holds" for check in entry.checks_of(each))
+            verified = "; ".join(entry.failure(check) or "confirmed" for check in entry.checks_of(each))
             table.add_row(*map(escape, cells), "best" if is_best else "", escape(verified))
     return table
 
 
 def _figures(evaluation: Evaluation) -> tuple[str, str, str, str, str]:
-    """Time, speedups against eager and `torch.compile`, share of the roofline and error, in words."""
+    """Time, speedups against eager and `torch.compile`, share of the roofline, and error, as text."""
     timing, share = evaluation.timing, evaluation.roofline_share
     assert timing is not None
     compiled = timing.speedup_vs_compile
@@ -76,9 +88,15 @@ def _figures(evaluation: Evaluation) -> tuple[str, str, str, str, str]:
         f"{timing.kernel_ms:.4g}",
         f"{timing.speedup:.2f}x",
         "" if compiled is None else f"{compiled:.2f}x",
-        "" if share is None else f"{share:.0%}",
+        "" if share is None else _roofline_text(share),
         "" if evaluation.correctness is None else f"{evaluation.correctness.normwise_error:.1e}",
     )
+
+
+def _roofline_text(share: float) -> str:
+    """A share above 1 only shows that the measured peaks were too low, so it has no number."""
+    text = f"{share:.0%}"
+    return text if share <= 1 or text == "100%" else ">100%"
 
 
 if __name__ == "__main__":

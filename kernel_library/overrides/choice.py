@@ -1,4 +1,4 @@
-"""Which of several kernels for one operation is taken for a call: records, and the rule."""
+"""Chooses among several kernels for one operation: records, and the rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kernel_library.overrides.shapes import distance, fits
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
-    """What was found of a kernel for one problem: on which `architecture` (compute capability, or `cpu`), at
-    which dtype, with which `shapes` of its first inputs. `ahead`: not slower than another kernel that
-    was measured beside it. `precision` is the type to which it was allowed to round factors, "" for none."""
+    """A measurement of a kernel: the `architecture` (compute capability, or `cpu`), the dtype and the
+    `shapes` of its first inputs. `ahead`: it did not lose to another kernel in the same session. `precision`
+    is the type to which it may round factors, "" for none."""
 
     architecture: str
     dtype: str
@@ -25,8 +25,8 @@ class MeasuredCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A kernel that may be called: an entry of the library without its source. `failed` are architectures
-    where it was tried and did not work; the other fields are those of an entry."""
+    """A kernel to choose from: a library entry without its source. `failed` are architectures on which a
+    check failed; the other fields are those of an entry."""
 
     name: str
     op: str
@@ -39,11 +39,11 @@ class Candidate:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """`cpu`, `cuda` or both: where it was measured."""
+        """The devices on which it was measured: `cpu`, `cuda` or both."""
         return tuple(sorted({device_of(each.architecture) for each in self.measured}))
 
     def takes(self, shapes: Sequence[Sequence[int]], dtype: str, architecture: str) -> bool:
-        """Whether it is right there; `shapes` are those of the first inputs, or of all."""
+        """Whether it supports such a call; `shapes` are those of the first inputs, or of all."""
         return (
             dtype in self.dtypes
             and device_of(architecture) in self.devices
@@ -54,8 +54,8 @@ class Candidate:
         )
 
     def closest(self, architecture: str, dtype: str, shapes: Sequence[Sequence[int]]) -> MeasuredCase:
-        """The measurement that says most about such a call: one on this architecture is preferred, then one
-        at this dtype, then one at shapes that are near."""
+        """The measurement closest to such a call: on the same architecture, then at the same dtype, then at
+        the nearest shapes."""
 
         def closeness(each: MeasuredCase) -> tuple[float, ...]:
             far = distance(each.shapes, shapes)
@@ -72,10 +72,10 @@ def device_of(architecture: str) -> str:
 def best_of(
     candidates: Iterable[Candidate], architecture: str, dtype: str, shapes: Sequence[Sequence[int]]
 ) -> Candidate | None:
-    """The one that may be expected to be the fastest of those that take the call; None of none. Each is
-    judged by its closest measurement: one on this architecture and at this dtype is preferred, then one that
-    was not slower than another when one session measured both, then the larger share of the roofline, then
-    the larger lower end of the speedup's interval."""
+    """The candidate that is probably the fastest, by each one's closest measurement; None without candidates.
+    A measurement on this architecture and at this dtype is preferred, then one in which the kernel did not
+    lose to another, then the largest share of the roofline, then the largest lower end of the speedup's
+    interval."""
 
     def promise(candidate: Candidate) -> tuple[float, ...]:
         found = candidate.closest(architecture, dtype, shapes)

@@ -1,9 +1,8 @@
-"""Kernels under `torch.compile`: each is an operator of torch of its own, which the traced graph calls.
+"""Kernels under `torch.compile`: each becomes a separate torch operator, which the traced graph calls.
 
-The choice is made while the graph is traced, from the shapes that the trace has; the compiled code
-calls the kernel, or what the compiler makes of the original, and asks no more. Traces pass torch's
-Functionalize key, below autograd, so that the backward is the original's: `Tracer` is registered there,
-where no call in eager comes by.
+The kernel is chosen while the graph is traced, from the shapes in the trace. The compiled code then always
+calls that kernel, or the compiled original. `Tracer` is registered at torch's Functionalize key, which traces
+pass but eager calls do not. The key is below autograd, so that the backward is the original's.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from kernel_library.overrides.operators import Operator, is_in_place, out_names
 logger = logging.getLogger(__name__)
 
 NAMESPACE = __name__.partition(".")[0]
-"""Of the kernels' operators: an exported package has its own."""
+"""The namespace of the kernels' operators; an exported package has a different one."""
 KEY = "Functionalize"
 
 _LIBRARY: list[torch.library.Library] = []
@@ -43,7 +42,8 @@ _OPERATORS: dict[str, CompiledKernel] = {}
 
 
 class CompiledKernel:
-    """The implementation of a kernel's own operator. It outlives the override: compiled code may call it."""
+    """The implementation of a kernel's operator. It outlives the override, because compiled code may call
+    it."""
 
     def __init__(self, operator: Operator, kernel: OperatorKernel) -> None:
         self._operator, self._kernel = operator, kernel
@@ -51,9 +51,9 @@ class CompiledKernel:
         self.tallies = Tallies()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One call, from compiled code."""
+        """Runs the kernel for a call from compiled code."""
         name = self._operator.name
-        THREAD.inside.add(name)  # so that the operator itself means the original in here
+        THREAD.inside.add(name)  # within the kernel, the operator is the original
         try:
             result = self._kernel.run(*args, **kwargs)
             results = result if isinstance(result, tuple | list) else (result,)
@@ -61,7 +61,7 @@ class CompiledKernel:
                 raise WrongResult(wrong)
         except Exception as error:  # the kernel's code, which may raise anything
             reason = blame(self._kernel, error)
-            logger.warning("%s goes to the original: %s", name, reason)
+            logger.warning("%s falls back to the original: %s", name, reason)
             self.tallies.of(name, reason=reason).add()
             return self._operator.overload(*args, **kwargs)
         finally:
@@ -74,7 +74,7 @@ class CompiledKernel:
 
 
 class Tracer:
-    """Registered with torch for what `torch.compile` traces of a form of an operator."""
+    """Registered with torch for the calls of one form of an operator that `torch.compile` traces."""
 
     def __init__(self, operator: Operator, form: OpOverload, layers: Sequence[Layer], key: str = KEY) -> None:
         self._operator, self._form, self._layers = operator, str(form), layers
@@ -83,8 +83,8 @@ class Tracer:
         self._functional = torch.library.get_kernel(operator.overload, key)
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        """One call in a trace. The functional original is traced as well, for its results' shapes; where a
-        kernel is taken nothing needs it, and the compiler drops it."""
+        """Handles a call in a trace. The functional original is always traced, for the shapes of its results;
+        if a kernel replaces it, the compiler removes it as dead code."""
         functional = {name: value for name, value in kwargs.items() if name not in self._outs}
         result = self._functional.call_boxed(keyset, *args, **functional)
         results = result if isinstance(result, tuple | list) else (result,)
@@ -104,7 +104,7 @@ class Tracer:
 
 
 def kernel_operator(operator: Operator, kernel: OperatorKernel, tallies: Tallies) -> OpOverload:
-    """The kernel's own operator, which is defined where it is not yet; its calls are counted in `tallies`."""
+    """The kernel's operator, defined on first use; its calls are counted in `tallies`."""
     overload = operator.overload
     name = f"{overload.overloadpacket.__name__}__{overload._overloadname}__{kernel.id}"
     if name not in _OPERATORS:

@@ -1,4 +1,4 @@
-"""What was called how often, and why a call went to the original."""
+"""Counts the calls of kernels, and the fallbacks to the original operators by reason."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """Calls of one operator that went the same way: to the kernel with this name, or, where `reason` says
-    why, to the original. `calls` under `torch.compile` are those of a kernel; a fallback is there once for
-    each time that it was traced, since the compiled code does not ask again."""
+    """Calls of one operator with the same result: the kernel with this name ran or, if there is a `reason`,
+    the original. Under `torch.compile` every call of a kernel counts, but a fallback only when it is traced,
+    because the compiled code does not choose again."""
 
     operator: str
     kernel: str
@@ -34,7 +34,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self) -> None:
-        """One more."""
+        """Counts one call."""
         with self._lock:
             self.calls += 1
 
@@ -46,12 +46,12 @@ class Tallies:
         self._tallies: dict[tuple[str, str, str], Tally] = {}
 
     def of(self, operator: str, kernel: str = "", reason: str = "") -> Tally:
-        """The tally of calls that go this way."""
+        """The tally for this operator, kernel and reason."""
         key = operator, kernel, reason
         return self._tallies.get(key) or self._tallies.setdefault(key, Tally())
 
     def counts(self) -> tuple[Count, ...]:
-        """All that were called, by operator; what was taken comes before what fell back."""
+        """The nonzero counts by operator, kernels before fallbacks."""
         return tuple(
             Count(operator=operator, kernel=kernel, reason=reason, calls=tally.calls)
             for (operator, kernel, reason), tally in sorted(
@@ -62,11 +62,11 @@ class Tallies:
 
 
 def table(counts: Sequence[Count]) -> str:
-    """The counts in lines."""
-    rows = [("operator", "calls", "went to"), *((c.operator, str(c.calls), _went(c)) for c in counts)]
+    """The counts as a text table."""
+    rows = [("operator", "calls", "went to"), *((c.operator, str(c.calls), _went_to(c)) for c in counts)]
     first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(f"{name:<{first}}  {calls:>{second}}  {went}" for name, calls, went in rows)
 
 
-def _went(count: Count) -> str:
+def _went_to(count: Count) -> str:
     return count.kernel if count.taken else f"the original: {count.reason}"

@@ -1,8 +1,8 @@
-"""What torch calls for one form of an operator on one device: a kernel, or the original.
+"""Dispatches calls of one form of an operator on one device to a kernel or to the original.
 
-For calls that are alike in shapes, strides, types, devices and all other arguments the choice is made
-once and remembered. A kernel's first results of such a choice are compared with what the original's
-would look like; a kernel that raises, or returns something else, is not asked again for such calls.
+The choice is cached for calls with the same shapes, strides, types, devices and other arguments. A kernel's
+first results for such a choice are compared with the original's in shape and type. A kernel that raises, or
+returns other shapes or types, is not used again for such calls.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kernel_library.overrides.operators import Operator, is_in_place, out_names
 logger = logging.getLogger(__name__)
 
 MOST_CHOICES = 4096
-"""Choices remembered for one form of an operator; beyond it all are forgotten. Numbers are part of a choice,
-and a program may give another one in each call."""
+"""Choices cached per form of an operator; beyond it the cache is cleared. Number arguments are part of the
+key, and a program may pass a different one in each call."""
 OWN = "called from its own kernel"
 
 
 class WrongResult(Exception):
-    """What a kernel returned cannot stand for the original's results; says how it differs."""
+    """A kernel's results cannot replace the original's; the message says how they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What one override has for an operator; of nested overrides there are several, the inner one first."""
+    """The kernels of one override for an operator. Nested overrides have several layers, the inner first."""
 
     source: KernelSource
     tallies: Tallies
@@ -44,9 +44,9 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchChoice:
-    """The kernel for calls that are alike, None for the original. Each such call is counted in `tallies`.
-    `expected` are shapes and types of the results, `excluded` kernels that failed, by id, with the reason.
-    `layer` is the one whose kernel it is."""
+    """The kernel for calls with the same signature, or None for the original. Each such call is counted in
+    `tallies`. `layer` is the kernel's layer, `expected` has the shapes and types of the results, `excluded`
+    the reasons why kernels failed, by id."""
 
     kernel: OperatorKernel | None
     tallies: tuple[Tally, ...]
@@ -56,7 +56,7 @@ class DispatchChoice:
 
 
 class _Thread(threading.local):
-    """Of each thread: the operators whose kernels are running."""
+    """The operators whose kernels are running, for each thread."""
 
     def __init__(self) -> None:
         self.inside: set[str] = set()
@@ -66,7 +66,7 @@ THREAD = _Thread()
 
 
 class Dispatcher:
-    """Registered with torch for the `form` of an operator on a device."""
+    """Registered with torch for one `form` of an operator on a device."""
 
     def __init__(self, operator: Operator, form: OpOverload, device: str, layers: Sequence[Layer]) -> None:
         self._operator, self._form, self._name = operator, str(form), operator.name
@@ -74,10 +74,10 @@ class Dispatcher:
         self._in_place, self._outs = is_in_place(form), out_names(form)
         self._original = torch.library.get_kernel(form, device.upper())
         self._choices: dict[Any, DispatchChoice] = {}
-        self._tried: set[Any] = set()
+        self._checked: set[Any] = set()
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        """One call, as torch makes it."""
+        """Handles a call from torch."""
         inside = THREAD.inside
         if self._name in inside:
             self._layers[0].tallies.of(self._form, reason=OWN).add()
@@ -87,7 +87,7 @@ class Dispatcher:
             key = (key, *kwargs, signature(kwargs.values()))
         choice = self._choices.get(key)
         if choice is None:
-            choice = self._remember(key, args, kwargs, {})
+            choice = self._choose(key, args, kwargs, {})
         kernel = choice.kernel
         if kernel is None:
             for tally in choice.tallies:
@@ -97,9 +97,9 @@ class Dispatcher:
         inside.add(self._name)
         try:
             result = kernel.run(*args, **kwargs)
-            if key not in self._tried:
-                self._try(key, choice, result, args)
-        except torch.OutOfMemoryError as error:  # the next call may find more
+            if key not in self._checked:
+                self._check(key, choice, result, args)
+        except torch.OutOfMemoryError as error:  # the next call may have enough memory
             self._layers[0].tallies.of(self._form, reason=blame(kernel, error)).add()
             kwargs.update(zip(self._outs, outs, strict=True))
             return self._original.call_boxed(keyset, *args, **kwargs)
@@ -117,16 +117,16 @@ class Dispatcher:
         return self(keyset, *args, **kwargs)
 
     def choice(self, args: Any, kwargs: Any) -> DispatchChoice:
-        """What is chosen for such a call of the functional form."""
+        """The choice for such a call of the functional form."""
         key = signature(args)
         if kwargs:
             key = (key, *kwargs, signature(kwargs.values()))
-        return self._choices.get(key) or self._remember(key, args, kwargs, {})
+        return self._choices.get(key) or self._choose(key, args, kwargs, {})
 
-    def _remember(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> DispatchChoice:
+    def _choose(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> DispatchChoice:
         if len(self._choices) >= MOST_CHOICES:
             self._choices.clear()
-            self._tried.clear()
+            self._checked.clear()
         functional = {name: value for name, value in kwargs.items() if name not in self._outs}
         expected, reason = expectation(self._operator, args, functional)
         if not reason and (self._in_place or self._outs):
@@ -136,13 +136,13 @@ class Dispatcher:
         self._choices[key] = found = replace(found, expected=expected)
         return found
 
-    def _try(self, key: Any, choice: DispatchChoice, result: Any, args: Any) -> None:
-        """Raises WrongResult for results that cannot stand for the original's."""
+    def _check(self, key: Any, choice: DispatchChoice, result: Any, args: Any) -> None:
+        """Raises WrongResult for results that cannot replace the original's."""
         results = result if isinstance(result, tuple | list) else (result,)
         wrong = unlike(results, choice.expected) or aliased(results, args)
         if wrong:
             raise WrongResult(wrong)
-        self._tried.add(key)
+        self._checked.add(key)
 
     def _exclude(
         self,
@@ -153,11 +153,11 @@ class Dispatcher:
         args: Any,
         kwargs: Any,
     ) -> None:
-        """The kernel is not asked again for such calls."""
+        """Excludes the kernel from such calls."""
         reason = blame(kernel, error)
-        logger.warning("%s: %s: such calls go on without it", self._form, reason)
-        self._tried.discard(key)
-        self._remember(key, args, kwargs, {**choice.excluded, kernel.id: reason})
+        logger.warning("%s: %s; it is not used for such calls any more", self._form, reason)
+        self._checked.discard(key)
+        self._choose(key, args, kwargs, {**choice.excluded, kernel.id: reason})
 
 
 def choose(
@@ -168,7 +168,7 @@ def choose(
     reason: str = "",
     excluded: Mapping[str, str] | None = None,
 ) -> DispatchChoice:
-    """The first kernel that a layer picks; none where there is a reason for all of them."""
+    """The first kernel that a layer picks; no kernel if a `reason` excludes all."""
     excluded = excluded or {}
     tallies = []
     for layer in layers:
@@ -183,7 +183,7 @@ def choose(
 
 
 def signature(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What calls that are alike have in common, hashable."""
+    """Shapes, strides, types and devices of tensors, and other values, as a hashable key."""
     return tuple(
         [
             (each.shape, each.stride(), each.dtype, each.device)
@@ -199,8 +199,8 @@ def signature(values: Iterable[Any]) -> tuple[Any, ...]:
 def expectation(
     operator: Operator, args: Any, kwargs: Any
 ) -> tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]:
-    """Shape and type of each result of the original (None where it has none), and why a kernel cannot stand
-    for it; "" where it can. Runs the original on the meta device."""
+    """Shape and type of each result of the original (None for a missing one), and the reason why a kernel
+    cannot replace it ("" if it can). Runs the original on the meta device."""
 
     def bare(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -209,25 +209,25 @@ def expectation(
         with _disable_current_modes(), torch.no_grad():
             args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
             found = operator.overload(*args, **kwargs)
-    except Exception as error:  # what the original raises, it shall raise itself
-        return (), f"its result cannot be foreseen: {failure(error)}"
+    except Exception as error:  # the original itself is to raise its errors
+        return (), f"its result cannot be predicted: {failure(error)}"
     results = found if isinstance(found, tuple | list) else (found,)
     reason = unfit(results)
     return (() if reason else looks(results)), reason
 
 
 def looks(results: Iterable[torch.Tensor | None]) -> tuple[tuple[torch.Size, torch.dtype] | None, ...]:
-    """Shape and type of each."""
+    """Shape and type of each result."""
     return tuple(None if each is None else (each.shape, each.dtype) for each in results)
 
 
 def misfit(expected: Sequence[Any], targets: Sequence[torch.Tensor]) -> str:
-    """Why results that look so (see `looks`) cannot be written into these tensors; "" where they can."""
+    """Why results with these shapes and types cannot be written into these tensors; "" if they can."""
     return "" if expected == looks(targets) else "it writes into a tensor of another shape or type"
 
 
 def unfit(results: Iterable[Any]) -> str:
-    """Why a kernel cannot return such results: it is not told how to lay them out."""
+    """Why a kernel cannot return such results; "" if it can. Kernels do not know which layout is required."""
     if not all(isinstance(each, torch.Tensor | None) for each in results):
         return "its results are not tensors"
     fit = all(each is None or each.is_contiguous() for each in results)
@@ -235,7 +235,7 @@ def unfit(results: Iterable[Any]) -> str:
 
 
 def unlike(results: Sequence[Any], expected: Sequence[tuple[torch.Size, torch.dtype] | None]) -> str:
-    """How the results differ from what was expected; "" where they do not."""
+    """How the results differ from the expected shapes and types; "" if they do not."""
     if len(results) != len(expected):
         return f"{len(results)} results where the original has {len(expected)}"
     for each, wanted in zip(results, expected, strict=True):
@@ -253,7 +253,7 @@ def unlike(results: Sequence[Any], expected: Sequence[tuple[torch.Size, torch.dt
 
 
 def aliased(results: Iterable[Any], args: Any) -> str:
-    """Whether a result lies in the memory of an argument, in words."""
+    """A message if a result shares memory with an argument; "" otherwise."""
     given = {
         each.untyped_storage().data_ptr()
         for each in tree_leaves(args)
@@ -264,7 +264,7 @@ def aliased(results: Iterable[Any], args: Any) -> str:
 
 
 def blame(kernel: OperatorKernel, error: Exception) -> str:
-    """What the kernel did, in one line."""
+    """A one-line description of the kernel's failure."""
     if isinstance(error, WrongResult):
         return f"{kernel.name} returned {error}"
     return f"{kernel.name} raised {failure(error)}"
@@ -277,7 +277,7 @@ def failure(error: Exception) -> str:
 
 
 def into(outs: Sequence[torch.Tensor], result: Any) -> Any:
-    """Writes the results into the tensors that a call of an `out=` form gave; returns what it returns."""
+    """Copies the results into the call's `out=` tensors; returns them as the `out=` form does."""
     results = result if isinstance(result, tuple | list) else (result,)
     for out, each in zip(outs, results, strict=True):
         out.copy_(each)

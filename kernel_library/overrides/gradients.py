@@ -1,9 +1,8 @@
-"""Calls that need a gradient, where the original's own formula does not see to it.
+"""Handles calls that need a gradient, if the original's backward formula does not apply.
 
-A kernel below autograd needs nothing here: the original's formula is recorded above it. Two cases do: a
-kernel with a backward of its own, and an operator that torch makes of others (a composite one: its
-backward is theirs, and a kernel in its place would have none). Only for these torch comes by at its
-autograd key.
+Usually it does: kernels run below autograd, which records the original's formula. There are two exceptions: a
+kernel with its own backward, and a composite operator, which torch implements with other operators and whose
+backward is theirs. Only for these is something registered at torch's autograd key.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator
 
 _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
-"""Of the mode in which `torch.compile` traces."""
-MADE_OF_OTHERS = "it needs a gradient, and torch makes it of other operators"
+"""The dispatch mode in which `torch.compile` traces."""
+COMPOSITE = "a composite operator that needs a gradient"
 
 
 class AutogradDispatcher:
-    """Registered with torch for an operator at the autograd key of a device; `below` is what is registered
-    for the device itself."""
+    """Registered with torch for an operator at a device's autograd key; `below` is registered for the device
+    itself."""
 
     def __init__(self, operator: Operator, device: str, layers: Sequence[Layer], below: Dispatcher) -> None:
         self._operator, self._layers, self._below = operator, layers, below
@@ -36,10 +35,10 @@ class AutogradDispatcher:
         self._traced = Tracer(operator, operator.overload, layers, self.key)
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        """One call, as torch makes it; one that is traced has fakes for tensors."""
+        """Handles a call from torch. In a trace, its tensors are fake."""
         operator = self._operator
         tracing = torch._C._get_dispatch_mode(_FUNCTIONAL) is not None
-        foreign = keyset.has(torch.DispatchKey.Python) and not tracing  # another mode, or a class of tensors
+        foreign = keyset.has(torch.DispatchKey.Python) and not tracing  # another mode, or a tensor subclass
         if foreign or operator.name in THREAD.inside:
             return self._original.call_boxed(keyset, *args, **kwargs)
         if torch.is_grad_enabled() and any(
@@ -50,7 +49,7 @@ class AutogradDispatcher:
                 return _OwnBackward.apply(operator, kernel, kwargs, *args)  # type: ignore[no-untyped-call]
             if operator.composite:
                 for layer in self._layers:
-                    layer.tallies.of(operator.name, reason=MADE_OF_OTHERS).add()
+                    layer.tallies.of(operator.name, reason=COMPOSITE).add()
             return self._original.call_boxed(keyset, *args, **kwargs)
         if not operator.composite:
             return self._original.call_boxed(keyset, *args, **kwargs)
@@ -63,7 +62,7 @@ class AutogradDispatcher:
 
 
 class _OwnBackward(torch.autograd.Function):
-    """Forward by the operator, in which the kernel is taken; backward by the kernel's own."""
+    """Forward through the operator, which runs the kernel; backward through the kernel's backward."""
 
     @staticmethod
     def forward(ctx: Any, operator: Operator, kernel: OperatorKernel, kwargs: Any, *args: Any) -> Any:

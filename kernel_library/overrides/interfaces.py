@@ -1,14 +1,14 @@
-"""How a call of an operator maps to that of a library kernel, one row an operator: `INTERFACES`.
+"""Maps a call of an operator to a call of a library kernel, one row per operator: `INTERFACES`.
 
-A library kernel has the interface of its family, which is narrower than the operator's: softmax is over
-the last dimension. So a row has a function of the operator's arguments that returns those of the
-kernel, or says in words why there are none, and one that makes the operator's result of the kernel's.
-Both may look at no numbers.
+A library kernel has its operation's interface, which is narrower than the operator's: softmax works over the
+last dimension. Each row has two functions. One converts the operator's arguments to the kernel's, or returns
+the reason why it cannot. The other converts the kernel's result to the operator's. Neither may read tensor
+values.
 
-Operators that torch makes of others (layer_norm, rms_norm, cross_entropy_loss,
-scaled_dot_product_attention) are here for calls without gradients: the operators that they are made of
-return more than the kernels do, for the backward (means, logarithms of sums). Families that are no
-operator of torch have no row: rotary, SwiGLU, conv2d_relu_maxpool.
+Composite operators (layer_norm, rms_norm, cross_entropy_loss, scaled_dot_product_attention) are here for
+calls without gradients: the operators that implement them also return values for the backward (means,
+logarithms of sums), which the kernels do not. Operations without a torch operator have no row: rotary,
+SwiGLU, conv2d_relu_maxpool.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """A row: `arguments` and `result` as above; `result` has the kernel's result, then what the operator was
-    called with."""
+    """One row; `result` takes the kernel's result, then the operator's arguments."""
 
     op: str
     arguments: Callable[..., tuple[Any, ...] | str]
@@ -32,7 +31,7 @@ class Interface:
 
 
 def just(result: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel's result is the operator's."""
+    """Returns the kernel's result unchanged."""
     return result
 
 
@@ -53,26 +52,26 @@ def sum_arguments(
 
 
 def sum_result(result: Tensor, x: Tensor, dim: Any, keepdim: bool = False, **kwargs: Any) -> Tensor:
-    """With the dimension kept, where that is asked for."""
+    """Restores the dimension for `keepdim`."""
     return result.unsqueeze(-1) if keepdim else result
 
 
 def mm_arguments(a: Tensor, b: Tensor) -> tuple[Any, ...] | str:
-    """As they are."""
+    """Unchanged."""
     return a, b
 
 
 def addmm_arguments(
     bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> tuple[Any, ...] | str:
-    """In float32: of smaller types the product would be rounded before the sum."""
+    """In float32 only: smaller types would round the product before the sum."""
     if a.dtype != torch.float32:
-        return "a product is rounded before the sum"
+        return "the product would be rounded before the sum"
     return (a, b) if beta == 1 and alpha == 1 else "scaled"
 
 
 def addmm_result(result: Tensor, bias: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """With the bias added."""
+    """Adds the bias."""
     return result.add_(bias)
 
 
@@ -87,11 +86,11 @@ def convolution_arguments(
     output_padding: Sequence[int],
     groups: int,
 ) -> tuple[Any, ...] | str:
-    """conv2d of a batch, with the same stride and padding in both directions."""
+    """2D convolution of a batch, with the same stride and padding in both directions."""
     if x.dim() != 4 or transposed or groups != 1 or any(each != 1 for each in dilation):
         return "not a plain convolution of a batch of images"
     if len({*stride}) != 1 or len({*padding}) != 1:
-        return "another stride or padding in each direction"
+        return "different strides or paddings per direction"
     return x, weight, bias, stride[0], padding[0]
 
 
@@ -103,14 +102,14 @@ def layer_norm_arguments(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> tuple[Any, ...] | str:
-    """As they are."""
+    """Unchanged."""
     return x, weight, bias, eps, len(normalized_shape)
 
 
 def rms_norm_arguments(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> tuple[Any, ...] | str:
-    """Over the last dimension, with an eps that is said."""
+    """Over the last dimension, with an explicit eps."""
     if len(normalized_shape) != 1:
         return "over several dimensions"
     return "without eps" if eps is None else (x, weight, eps)
@@ -132,7 +131,7 @@ def attention_arguments(
         return "not plain causal attention"
     if q.dim() != 4 or not q.shape == k.shape == v.shape:
         return "not [batch, heads, length, dim] for all"
-    return (q, k, v) if scale in (None, q.shape[-1] ** -0.5) else "scaled otherwise"
+    return (q, k, v) if scale in (None, q.shape[-1] ** -0.5) else "not the default scale"
 
 
 def cross_entropy_arguments(
@@ -143,12 +142,12 @@ def cross_entropy_arguments(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> tuple[Any, ...] | str:
-    """Rows of logits with one class each, in float32: of smaller types the losses would be rounded before
-    their sum."""
+    """Rows of logits with one class each, in float32 only: smaller types would round the losses before their
+    sum."""
     if logits.dim() != 2 or target.dim() != 1 or weight is not None or label_smoothing != 0:
         return "not rows of logits with one class each"
     if logits.dtype != torch.float32:
-        return "losses are rounded before their sum"
+        return "the losses would be rounded before their sum"
     return logits, target, ignore_index
 
 
@@ -161,7 +160,7 @@ def cross_entropy_result(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Summed or averaged, where that is asked for."""
+    """Sums or averages the losses, as `reduction` says."""
     if reduction == 0:
         return result
     return result.sum() if reduction == 2 else result.sum() / (target != ignore_index).sum()

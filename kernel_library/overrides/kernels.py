@@ -1,18 +1,18 @@
 """A kernel for an operator, from a function, a file or a folder of files.
 
-A file has a function that takes the operator's arguments and returns its results. It is looked for
-under the names `<op>__<overload>_kernel_impl` (BackendBench's), `<op>` and `kernel`, then as a module
-class `ModelNew` that is made without arguments. Beside it there may be
+A file defines a function that takes the operator's arguments and returns its results. Its name is
+`<op>__<overload>_kernel_impl` (BackendBench's), `<op>` or `kernel`; or the file has a module class `ModelNew`
+without constructor arguments. Optionally the file also defines
 
-    supports(*args, **kwargs) -> bool     whether the kernel is for such a call: of its shapes, types and
-                                          layouts; asked once for calls that are alike in these
+    supports(*args, **kwargs) -> bool     whether the kernel supports a call with such shapes, types and
+                                          layouts; called once for calls that agree in these
     backward(gradients, results, *args, **kwargs) -> gradients
-                                          in place of the original's: tuples of the results and of their
-                                          gradients, and what the kernel was called with; it returns a
-                                          gradient or None for each positional argument
+                                          replaces the original's backward; takes tuples of the results'
+                                          gradients and of the results, and the kernel's arguments; returns
+                                          a gradient or None for each positional argument
 
-A folder is laid out as BackendBench's: `<op>__<overload>/<op>__<overload>_implementation*.py`, of which
-the last version is taken, in the natural order of numbers.
+A folder has BackendBench's layout, `<op>__<overload>/<op>__<overload>_implementation*.py`; the last version
+in numeric order is used.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
 _NUMBERS = itertools.count()
-"""Of the functions that were given: their sources need not tell them apart."""
+"""Distinguishes functions, whose sources may be equal."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatorKernel:
-    """A kernel that takes the arguments of an operator's functional form and returns its results. `id` is
-    the same in every process. `backward`: see the top of the file."""
+    """A kernel that takes the arguments of an operator's functional form and returns its results. `id` is the
+    same in every process. `backward` is described at the top of the file."""
 
     name: str
     id: str
@@ -53,52 +53,51 @@ class OperatorKernel:
 
 
 class KernelSource(Protocol):
-    """What an override has for an operator on some devices: one kernel, or several to choose from."""
+    """An override's kernels for an operator: one, or several to choose from."""
 
     @property
     def devices(self) -> tuple[str, ...]:
         """`cpu`, `cuda` or both."""
 
     def kernels(self) -> tuple[OperatorKernel, ...]:
-        """All that may be picked."""
+        """All kernels that `pick` may return."""
 
     def pick(self, *args: Any, **kwargs: Any) -> OperatorKernel | str:
-        """The kernel for such a call, or why there is none. It may look at shapes, types, layouts and
-        devices alone: it is asked once for calls that are alike in these, and with fakes under
-        `torch.compile`."""
+        """The kernel for such a call, or the reason why there is none. May depend only on shapes, types,
+        layouts, devices and non-tensor arguments: it is called once for calls that agree in these, and with
+        fake tensors under `torch.compile`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneKernel:
-    """A kernel that somebody gave, with the function `supports` that says which calls it is for."""
+    """A single kernel; `supports` decides for which calls it is used."""
 
     kernel: OperatorKernel
     supports: Callable[..., Any] | None = None
     devices: tuple[str, ...] = DEVICES
 
     def kernels(self) -> tuple[OperatorKernel, ...]:
-        """The one."""
+        """The kernel."""
         return (self.kernel,)
 
     def pick(self, *args: Any, **kwargs: Any) -> OperatorKernel | str:
-        """The kernel, unless it declines or cannot say."""
+        """The kernel, unless its `supports` returns False or fails."""
         if self.supports is None:
             return self.kernel
         try:
-            return self.kernel if self.supports(*args, **kwargs) else "its supports(...) says no"
+            return self.kernel if self.supports(*args, **kwargs) else "its supports(...) returned False"
         except Exception as error:  # the kernel's code, which may raise anything
             return f"its supports(...) raised {type(error).__name__}: {error}"
 
 
 def given(name: str, what: Callable[..., Any] | str | Path, devices: tuple[str, ...]) -> OneKernel:
-    """The kernel for the operator of this name that a function or a file is. A file is loaded here.
+    """The kernel for the operator with this name, from a function or a file, which is loaded here.
 
-    Raises ValueError for a name that is no operator's or is that of an `out=` form, and for a file that has
-    no such function; OSError for one that cannot be read; whatever the file raises.
+    Raises ValueError for an unknown operator, for an `out=` form, and for a file without such a function;
+    OSError for an unreadable file; and what the file raises.
     """
     named = overload(name)
-    if out_names(named):
-        raise ValueError(f"{named} is a form of {operator(name).name}: name that, all forms come with it")
+    _refuse_out_form(named)
     if callable(what):
         run, module, source = what, None, f"function {next(_NUMBERS)}"
     else:
@@ -121,11 +120,11 @@ def given(name: str, what: Callable[..., Any] | str | Path, devices: tuple[str, 
 
 
 def load_module(path: Path) -> ModuleType:
-    """A file's module, under a name that no other file's has. Raises OSError, and whatever the file does."""
+    """A file's module, with a unique name. Raises OSError, and what the file raises."""
     name = f"kernel_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is not a file of Python")
+        raise ValueError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -133,13 +132,13 @@ def load_module(path: Path) -> ModuleType:
 
 
 def folder_name(form: torch._ops.OpOverload) -> str:
-    """`add___Tensor` for `aten.add_.Tensor`, as BackendBench names folders."""
+    """BackendBench's name of an operator's folder: `add___Tensor` for `aten.add_.Tensor`."""
     return f"{form.overloadpacket.__name__}__{form._overloadname}"
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The last version for each operator that the folder has, by the operator's name. What is no operator's,
-    or that of a form whose functional form is there, too, is logged and left out. Raises OSError."""
+    """The last version for each operator in the folder, with the operator's name. Folders that name no
+    operator, or a form whose functional form is also there, are left out. Raises OSError."""
     found: dict[str, tuple[bool, str, Path]] = {}
     for each in sorted(path for path in folder.iterdir() if path.is_dir()):
         versions = sorted(each.glob(f"{each.name}_implementation*.py"), key=_natural)
@@ -149,8 +148,7 @@ def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
         try:
             named = overload(f"{packet}.{which}")
             whole: Operator = operator(str(named))
-            if out_names(named):
-                raise ValueError(f"{named} is a form of {whole.name}: name that, all forms come with it")
+            _refuse_out_form(named)
         except ValueError as error:
             logger.warning("%s is left out: %s", each, error)
             continue
@@ -160,8 +158,14 @@ def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
         yield name, path
 
 
+def _refuse_out_form(form: torch._ops.OpOverload) -> None:
+    if out_names(form):
+        whole = operator(str(form)).name
+        raise ValueError(f"{form} is a form of {whole}; use that name, which covers all forms")
+
+
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
-    """Numbers in a name count as numbers: v2 comes before v10."""
+    """A sort key that compares numbers in a name as numbers: v2 before v10."""
     return [
         (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.stem)
     ]
@@ -182,7 +186,7 @@ def _function(module: ModuleType, named: torch._ops.OpOverload, path: Path) -> C
 
 
 def _on_a_copy(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that writes into its first argument as one that does not."""
+    """Makes a kernel that writes into its first argument functional."""
 
     @functools.wraps(run)
     def functional(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

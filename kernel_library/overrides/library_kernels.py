@@ -1,4 +1,4 @@
-"""The library's kernels for an operator: the best one that fits a call is picked."""
+"""The library's kernels for an operator, of which the best one that fits a call is picked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernel_library.overrides.operators import Operator, operator
 from kernel_library.overrides.shapes import shape_text
 
 LEAST_ELEMENTS = 1 << 16
-"""Of the first input: with fewer, a call takes as long as it takes to launch anything."""
+"""Default of `Rules.least_elements`: below it, launching a kernel takes longer than running it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which kernels are taken. `faster`: only where the closest measurement of a kernel on this kind of
-    device is surely faster than eager PyTorch. `lower_precision`: also kernels that round factors to a lower
-    precision than the tensors have. `least_elements`: the first input of a call has at least so many."""
+    """Which kernels are used. `faster`: only kernels whose closest measurement is significantly faster than
+    eager PyTorch. `lower_precision`: also kernels that round factors to a lower precision than the tensors'.
+    `least_elements`: the fewest elements of a call's first input."""
 
     faster: bool = True
     lower_precision: bool = False
@@ -31,8 +31,8 @@ class Rules:
 
 
 class LibraryKernels:
-    """Candidates of one family for one operator. `load` makes a candidate's function, when it is first
-    called; `ids` are the candidates' contents, by name."""
+    """Candidates for one operator. `load` returns a candidate's function, on its first call; `ids` are
+    content hashes by candidate name."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class LibraryKernels:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Those that a candidate is for."""
+        """The devices that any candidate supports."""
         return tuple(sorted({device for each in self._candidates for device in each.devices}))
 
     def kernels(self) -> tuple[OperatorKernel, ...]:
-        """All that may be picked."""
+        """All kernels that `pick` may return."""
         return tuple(self._kernels.values())
 
     def pick(self, *args: Any, **kwargs: Any) -> OperatorKernel | str:
-        """The best that fits, or why none does."""
+        """The best kernel for the call, or the reason why there is none."""
         found = self._interface.arguments(*args, **kwargs)
         if isinstance(found, str):
             return found
@@ -88,12 +88,13 @@ class LibraryKernels:
         ]
         best = best_of(fitting, architecture, dtype, sizes)
         if best is None:
-            said = ", ".join(map(shape_text, shapes))
-            return f"no kernel for {self._interface.op} of {dtype} {said} on {architecture}"
+            texts = ", ".join(map(shape_text, shapes))
+            return f"no kernel for {self._interface.op} of {dtype} {texts} on {architecture}"
         return self._kernels[best.name]
 
     def _loaded(self, name: str) -> Callable[..., Any]:
-        """Its function. One that does not load, as CUDA without a compiler, makes room for the next best."""
+        """A candidate's function. A candidate that does not load, such as CUDA without a compiler, is not
+        picked again."""
         try:
             return self._load(name)
         except Exception:  # the kernel's source, which may raise anything
@@ -104,7 +105,7 @@ class LibraryKernels:
         return self._rules.lower_precision or not all(each.precision for each in candidate.measured)
 
     def _is_wanted(self, found: MeasuredCase) -> bool:
-        """Whether a kernel of which this was found is taken."""
+        """Whether the rules accept a kernel with this measurement."""
         fast = not self._rules.faster or found.speedup_low > 1
         return fast and (self._rules.lower_precision or not found.precision)
 
@@ -116,7 +117,7 @@ def library_sources(
     ids: Mapping[str, str],
     rules: Rules,
 ) -> dict[Operator, LibraryKernels]:
-    """For each operator that there is a row and a candidate for."""
+    """The kernels for each operator that has an interface and a candidate."""
     found = {}
     for name, interface in INTERFACES.items():
         of_family = [each for each in candidates if each.op == interface.op and each.function]
@@ -134,14 +135,14 @@ def architecture_of(device: torch.device) -> str:
 
 
 def _traced_with(size: int) -> int:
-    """The number itself. A trace with dynamic shapes has a symbol for it: the number that it began with, so
-    that the compiled code is not confined to it."""
+    """The size as a number. In a trace with dynamic shapes it is a symbol: then this is the size traced with,
+    read in a way that does not specialise the compiled code to it."""
     node = getattr(size, "node", None)
     return size if node is None else int(node.hint or 0)
 
 
 def _adapted(interface: Interface, load: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """A kernel of the library with the interface of the operator."""
+    """A library kernel with the operator's interface."""
     function: list[Callable[..., Any]] = []
 
     def run(*args: Any, **kwargs: Any) -> Any:

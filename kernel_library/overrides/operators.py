@@ -1,4 +1,4 @@
-"""Operators of PyTorch by name, and the forms in which each is called, by their schemas."""
+"""PyTorch's operators by name, and the forms of each, found by their schemas."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """An operator in its functional form (`overload`), with the forms that mean the same: `in_place` ones
-    write into their first argument, `outs` into arguments named so. `composite`: torch makes it of other
-    operators, as softmax.int of _softmax, and derives its backward from theirs."""
+    """An operator in its functional form (`overload`) with its equivalent forms: `in_place` ones write into
+    their first argument, `outs` into `out` arguments. `composite`: torch implements it with other operators,
+    such as softmax.int with _softmax, and derives its backward from theirs."""
 
     overload: OpOverload
     in_place: tuple[OpOverload, ...]
@@ -22,15 +22,14 @@ class Operator:
 
     @property
     def name(self) -> str:
-        """Such as `aten.addmm.default`."""
+        """Its name, such as `aten.addmm.default`."""
         return str(self.overload)
 
 
 def operator(name: str) -> Operator:
-    """The operator with this name: `aten.addmm.default`, `addmm`, or a form of it, `addmm_` or `addmm.out`.
+    """The operator with this name (`aten.addmm.default`, `addmm`) or with this form (`addmm_`, `addmm.out`).
 
-    Raises ValueError for a name that torch does not have, for a view, and for an operator whose functional
-    form does not exist.
+    Raises ValueError for an unknown name, for a view, and for an operator without a functional form.
     """
     named = overload(name)
     packet = named.overloadpacket.__name__
@@ -38,9 +37,9 @@ def operator(name: str) -> Operator:
     signature = _signature(named)
     functional = [each for each in _overloads(base) if not written(each) and _signature(each) == signature]
     if not functional:
-        raise ValueError(f"{named} has no functional form: a kernel for it has nothing to return")
+        raise ValueError(f"{named} has no functional form, so a kernel cannot replace it")
     if any(each.alias_info is not None for each in functional[0]._schema.returns):
-        raise ValueError(f"{named} is a view: it moves nothing, and no kernel can do less")
+        raise ValueError(f"{named} is a view, so a kernel cannot be faster")
     forms = [each for each in (*_overloads(base), *_overloads(f"{base}_")) if _signature(each) == signature]
     return Operator(
         overload=functional[0],
@@ -53,8 +52,8 @@ def operator(name: str) -> Operator:
 
 
 def overload(name: str) -> OpOverload:
-    """The overload with this name; one without an overload's name is the default or the only one. Raises
-    ValueError, with the nearest names there are."""
+    """The overload with this name; without an overload name, the default or the only one. Raises ValueError
+    with the nearest known names."""
     short = name.replace("::", ".").removeprefix("aten.")
     packet, _, which = short.partition(".")
     found = _overloads(packet)
@@ -70,8 +69,8 @@ def overload(name: str) -> OpOverload:
         return found[0]
     if not which and "default" in names:
         return names["default"]
-    said = f"has no overload {which}" if which else "has several overloads"
-    raise ValueError(f"aten.{packet} {said}; say one of {', '.join(map(str, found))}")
+    problem = f"has no overload {which}" if which else "has several overloads"
+    raise ValueError(f"aten.{packet} {problem}; choose one of {', '.join(map(str, found))}")
 
 
 def is_in_place(form: OpOverload) -> bool:
@@ -90,12 +89,12 @@ def written(form: OpOverload) -> list[str]:
 
 
 def _signature(form: OpOverload) -> tuple[tuple[str, str], ...]:
-    """What all forms of one operator have in common: names and types of what goes in."""
+    """Names and types of the inputs, which all forms of one operator share."""
     return tuple((each.name, str(each.type)) for each in form._schema.arguments if not each.is_out)
 
 
 def _overloads(packet: str) -> list[OpOverload]:
-    """Those that torch's dispatcher knows; others are for TorchScript alone."""
+    """The overloads that torch's dispatcher knows; others are only for TorchScript."""
     found = getattr(torch.ops.aten, packet, None) if packet.isidentifier() else None
     if not isinstance(found, torch._ops.OpOverloadPacket):
         return []
@@ -106,7 +105,7 @@ def _overloads(packet: str) -> list[OpOverload]:
 
 
 def schema_name(form: OpOverload) -> str:
-    """Such as `aten::addmm.out`."""
+    """The name in the schema, such as `aten::addmm.out`."""
     return str(form.name())  # type: ignore[no-untyped-call]
 
 

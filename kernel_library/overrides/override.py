@@ -1,7 +1,7 @@
-"""The switch: kernels in the place of operators, for the whole process, until it is turned off.
+"""Enables and disables overrides, for the whole process.
 
-Torch knows one implementation of an operator's form on a device. So all overrides that are on share a
-registration of the operator; of nested ones the inner one is asked first, and the original last.
+Torch has one implementation of an operator's form per device, so all enabled overrides share one registration
+of the operator. Of nested overrides the inner one is tried first, and the original last.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from kernel_library.overrides.operators import Operator, schema_name
 
 _LOCK = threading.RLock()
 _REGISTERED: dict[str, _Registration] = vars(torch.library).setdefault("_kernel_overrides", {})
-"""By the operators' names. Kept with torch, since copies of this module, in exported packages, have to share
-one registration of an operator, too."""
+"""Registrations by operator name. Stored in torch's module, because copies of this module in exported
+packages must share them."""
 
 
 class Override:
-    """Kernels for operators: on inside of a `with`, or from `enable()` to `disable()`, in all threads."""
+    """Kernels that replace operators within a `with` statement, or between `enable()` and `disable()`, in all
+    threads."""
 
     def __init__(self, sources: Mapping[Operator, KernelSource]) -> None:
         self._tallies = Tallies()
@@ -39,12 +40,12 @@ class Override:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the replaced operators."""
         return tuple(each.name for each in self._layers)
 
     @property
     def counts(self) -> tuple[Count, ...]:
-        """The calls of its operators while it was on."""
+        """The calls of these operators while the override was enabled."""
         return self._tallies.counts()
 
     def report(self) -> str:
@@ -52,11 +53,15 @@ class Override:
         return table(self.counts)
 
     def enable(self) -> Override:
-        """Turns it on; returns itself. What `torch.compile` has compiled is forgotten: it does not know of
-        the kernels. Raises RuntimeError where it is on."""
+        """Enables the override and returns it. Discards code compiled by `torch.compile`, which does not use
+        the kernels.
+
+        Raises:
+            RuntimeError: it is already enabled.
+        """
         with _LOCK:
             if self._on:
-                raise RuntimeError("this override is on; make another one to nest it")
+                raise RuntimeError("this override is already enabled; create another one to nest it")
             for operator, layer in self._layers.items():
                 for kernel in layer.source.kernels():
                     kernel_operator(operator, kernel, self._tallies)
@@ -66,7 +71,7 @@ class Override:
         return self
 
     def disable(self) -> None:
-        """Turns it off, and the original is back. Does nothing where it is off."""
+        """Disables the override and restores the original operators. Does nothing if it is not enabled."""
         with _LOCK:
             if not self._on:
                 return
@@ -83,7 +88,8 @@ class Override:
 
 
 class _Registration:
-    """What torch has been told of an operator. `layers`: of the overrides that are on, the last one first."""
+    """The registration of an operator with torch; its layers are those of the enabled overrides, the latest
+    first."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
@@ -109,13 +115,13 @@ class _Registration:
             for device in sorted({device for each in layers for device in each.source.devices}):
                 self._register(device, [each for each in layers if device in each.source.devices])
             for form in self._forms():
-                self._tell(form, KEY, Tracer(self._operator, form, layers))
+                self._implement(form, KEY, Tracer(self._operator, form, layers))
         for form in self._forms():
             form._dispatch_cache.clear()
 
     def _forms(self) -> list[torch._ops.OpOverload]:
-        """Those that a kernel is for, the functional one first. The other forms of a composite operator have
-        their backward from the operators that they are made of."""
+        """The forms to register, the functional one first. For a composite operator it is the only one: the
+        other forms get their backward from the operators that implement them."""
         operator = self._operator
         others = () if operator.composite else (*operator.in_place, *operator.outs)
         return [operator.overload, *others]
@@ -132,19 +138,20 @@ class _Registration:
         own = any(kernel.backward for each in layers for kernel in each.source.kernels())
         if operator.composite or own:
             autograd = AutogradDispatcher(operator, device, layers, dispatchers[0][1])
-            self._tell(operator.overload, autograd.key, autograd)
+            self._implement(operator.overload, autograd.key, autograd)
         for form, dispatcher in dispatchers:
-            self._tell(form, device.upper(), dispatcher)
+            self._implement(form, device.upper(), dispatcher)
 
-    def _tell(self, form: torch._ops.OpOverload, key: str, function: Any) -> None:
+    def _implement(self, form: torch._ops.OpOverload, key: str, function: Any) -> None:
         assert self._library is not None, "there are layers"
-        with warnings.catch_warnings():  # torch says once that there was a kernel before
+        with warnings.catch_warnings():  # torch warns once about replacing a kernel
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             self._library.impl(form, function, key, with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 def _forget_compiled() -> None:
-    """Compiled code, here and in torch's caches on disk, holds for the kernels that were on."""
+    """Discards compiled code and changes the key of torch's disk caches: both depend on the enabled
+    kernels."""
     if (dynamo := sys.modules.get("torch._dynamo")) is not None:
         dynamo.reset()
     config = torch.compiler.config

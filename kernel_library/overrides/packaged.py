@@ -1,7 +1,7 @@
-"""The kernels of an exported package in the place of operators, as soon as torch is imported.
+"""Enables the kernels of an exported package as soon as torch is imported.
 
-The package names `autoload` as an entry point of the group `torch.backends`, which torch calls at the end
-of its own import. Kernels of the library are loaded when they are first called.
+The package registers `autoload` as an entry point in the group `torch.backends`, which torch calls at the end
+of its import. Library kernels are loaded when they are first called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST = "kernels.json"
 
 
 def packaged(folder: Path) -> Override:
-    """The override of a package's folder. Raises OSError and ValueError for one that is not whole."""
+    """The override of a package's folder. Raises OSError and ValueError for an incomplete folder."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     sources: dict[Any, Any] = {
         operator(name): given(name, folder / file, DEVICES) for name, file in manifest["operators"].items()
@@ -44,10 +44,10 @@ def packaged(folder: Path) -> Override:
 
 
 def autoload(folder: Path) -> Override | None:
-    """Turns the package's override on. Whatever is wrong with it is logged: `import torch` goes on."""
+    """Enables the package's override. Errors are only logged, so that `import torch` succeeds."""
     try:
         return packaged(folder).enable()
-    except Exception:  # it would be torch's import that fails
+    except Exception:  # would make torch's import fail
         logger.exception("%s: its kernels are not used", folder)
         return None
 

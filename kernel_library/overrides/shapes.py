@@ -1,4 +1,4 @@
-"""Shapes of tensors as the cards write them, and the patterns that say which ones a kernel is right for."""
+"""Tensor shapes as text, and the patterns that describe which shapes a kernel supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as the cards write it: `4096x65536`."""
+    """A shape as text: `4096x65536`."""
     return "x".join(map(str, shape))
 
 
@@ -21,8 +21,8 @@ def sizes_of(text: str) -> tuple[int, ...]:
 
 
 def distance(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
-    """How far apart the shapes of two calls' inputs are, in factors of two: the sum over the last two sizes
-    of each tensor and the product of the sizes before them. Tensors that only one call has do not count."""
+    """How far apart the shapes of two calls' inputs are, in factors of two, summed over the last two sizes of
+    each tensor and the product of the sizes before them. Tensors that only one call has are ignored."""
     return sum(
         abs(math.log2(1 + one) - math.log2(1 + other))
         for shape, like in zip(some, others, strict=False)
@@ -31,17 +31,17 @@ def distance(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> 
 
 
 def _extent(shape: Sequence[int]) -> tuple[int, int, int]:
-    """The product of the leading sizes, and the last two; 1 for each that is not there."""
+    """The product of the leading sizes, and the last two; 1 for missing ones."""
     *leading, last_but_one, last = (1, 1, *shape)
     return math.prod(leading), last_but_one, last
 
 
 def fits(pattern: str, shape: Sequence[int]) -> bool:
-    """Whether the shape is one that the pattern describes: sizes with an `x` between them.
+    """Whether the shape matches the pattern, which has sizes separated by `x`.
 
-    A size is a number, a range `1..4096` or `1..`, or `*`; `%8` after it asks for a multiple of 8; `...` in
-    the first place is any number of sizes. `...x1..65536` is any tensor whose last size is at most 65536.
-    Raises ValueError for anything else.
+    A size is a number, a range `1..4096` or `1..`, or `*`. `%8` after a size requires a multiple of 8. `...`
+    in the first place stands for any number of sizes: `...x1..65536` matches any tensor whose last size is at
+    most 65536. Raises ValueError for an invalid pattern.
     """
     sizes = pattern.split("x") if pattern else []
     leading = sizes[:1] == ["..."]
@@ -56,11 +56,11 @@ def fits(pattern: str, shape: Sequence[int]) -> bool:
 
 
 def _size(text: str, pattern: str) -> tuple[int, int | None, int]:
-    """The least, the largest (None: any) and the divisor."""
+    """The minimum, the maximum (None: any) and the divisor."""
     parts = _MULTIPLE.fullmatch(text)
     found = _SIZE.fullmatch(parts["size"]) if parts else None
     if parts is None or found is None:
-        raise ValueError(f"shape pattern {pattern!r}: {text!r} is no size; say 8, 1..64, 1.., *, or 8..64%8")
+        raise ValueError(f"shape pattern {pattern!r}: invalid size {text!r}; use 8, 1..64, 1.., * or 8..64%8")
     multiple = int(parts["of"] or 1)
     if found["any"]:
         return 0, None, multiple

@@ -1,9 +1,9 @@
-"""One entry of the library, its card and its source, from the command line:
+"""Prints one entry of the library: its card and its source:
 
     python -m kernel_library.show softmax/triton
     python -m kernel_library.show 3f9ab2 library.root=s3://bucket/library
 
-The beginning of an id is enough. Exit status 0, or 2 when the call was wrong.
+The beginning of an id is enough. The exit status is 0, or 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from kernel_library.catalogue.entry import Entry
 class LibraryShowConfig(LibraryConfig):
     """The config of the command."""
 
-    entry: str = option(MISSING, "its id, or the beginning of it; op/name of a shipped one")
+    entry: str = option(MISSING, "the entry's id or its beginning; op/name for a shipped entry")
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """An entry stands alone, without its key. Raises UsageError unless there is one."""
+    """Accepts an entry without its key. Raises UsageError unless there is exactly one."""
     ids = [each for each in overrides if "=" not in each]
     others = [each for each in overrides if "=" in each]
     if len(ids) + sum(each.startswith("entry=") for each in others) != 1:
-        raise UsageError("give one entry: its id, or op/name of a shipped one")
+        raise UsageError("give one entry: its id, or op/name for a shipped entry")
     return CommandCall(overrides=[*others, *(f"entry='{each}'" for each in ids)])
 
 
 @command("kernel_library.show", LibraryShowConfig, __doc__, expand=expand)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     log_to(Console(stderr=True))
     _, entries = open_library(config)
-    print(text(named(config.entry, entries)))  # noqa: T201  (what the command is for)
+    print(text(named(config.entry, entries)))  # noqa: T201  (the command's output)
     return 0
 
 
 def text(entry: Entry) -> str:
-    """All that is known of the entry, then its source."""
+    """The entry's card, checks, shape table and source."""
     lines = [f"# {entry.id}", "", cards.dump(entry)]
     for check in entry.checks:
-        lines += [f"# verified on {check.device}, {check.date}: {entry.outcome(check) or 'holds'}", ""]
+        lines += [f"# verified on {check.device}, {check.date}: {entry.failure(check) or 'confirmed'}", ""]
     if entry.at_shapes:
         lines += ["# shapes.csv", "", shape_table.dump(entry.at_shapes)]
     return "\n".join([*lines, "# kernel.py", "", entry.kernel.source])

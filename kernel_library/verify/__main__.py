@@ -1,13 +1,13 @@
-"""What the library's cards say, measured again on this machine, from the command line:
+"""Repeats the measurements of the library's cards on this machine:
 
     python -m kernel_library.verify
     python -m kernel_library.verify op=softmax device=cuda
     python -m kernel_library.verify entry=softmax/triton
 
-Each measurement of a card is repeated: an entry holds where its kernel is still correct and, on the device of
-the card, not much slower. What was found is written into the entry's folder of `library.root`, the card stays
-as it is; `list` shows it, and no search starts from what does not work here. Exit status 0 when every entry
-holds, 1 when one does not, 2 when the call was wrong, 130 when it was interrupted.
+An entry is confirmed if its kernel is still correct and, on the device named in its card, not much slower.
+The results are written into the entry's folder of `library.root`; the card stays unchanged. `ideatree list`
+shows them, and searches do not start from kernels that fail here. The exit status is 0 if all entries are
+confirmed, 1 if one is not, 2 for a wrong call, 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from rich.table import Table
 from evaluators.app.command import build, command, log_to, say
 from evaluators.app.config import RayConfig, group, section
 from evaluators.app.device_config import settle_device
-from evaluators.base.cause import first_line
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
@@ -40,6 +39,7 @@ from kernel_library.app.entries import (
     expand_filters,
     named,
     open_library,
+    unwritable,
 )
 from kernel_library.catalogue.entry import Entry, Measurement, RepeatedMeasurement
 from kernel_library.catalogue.library import FolderLibrary
@@ -52,14 +52,14 @@ class LibraryVerifyConfig(FilterConfig):
 
     evaluator: Any = group("default")
     pool: Any = group("local")
-    entry: str | None = option(None, "only this one: an id, or op/name of a shipped one")
+    entry: str | None = option(None, "only this entry: an id, or op/name for a shipped entry")
     device: str = option("auto", "auto | cuda | cpu")
     ray: RayConfig = section(RayConfig)
 
 
 @command("kernel_library.verify", LibraryVerifyConfig, __doc__, expand=expand_filters)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     output, errors = Console(), Console(stderr=True)
     log_to(errors)
     check_filters(config)
@@ -79,44 +79,43 @@ def verify(
     output: Console,
     errors: Console,
 ) -> int:
-    """Measures again what can be on these devices, keeps and prints what comes out; returns the exit status.
-    Raises UsageError when the root cannot be written."""
+    """Repeats the measurements of these devices, and saves and prints the results; returns the exit status.
+    Raises UsageError if the root cannot be written."""
     all_of_them = [(entry, each) for entry, measurements in found for each in measurements]
     here = [(entry, each) for entry, each in all_of_them if each.problem.device in devices]
-    table = Table("entry", "problem", "dtype", "device", "in the card", "now", "outcome", box=box.SIMPLE)
-    holding = 0
+    table = Table("entry", "problem", "dtype", "device", "in the card", "now", "result", box=box.SIMPLE)
+    confirmed = 0
     for entry, each in here:
         about = (entry.id, each.problem.name, each.problem.dtype)
         say(errors, " ".join(about))
         then = f"{each.evaluation.speedup:.2f}x"
         try:
-            check = _again(config, entry, each, errors)
-        except UsageError as error:  # the problem cannot be run here; the next one may be
+            check = _repeat(config, entry, each, errors)
+        except UsageError as error:  # this problem cannot run here, but the next one may
             table.add_row(*about, "", then, "", escape(f"not measured: {error}"))
             continue
         try:
-            library.keep(entry, check)
+            library.save_check(entry, check)
         except OSError as error:
-            raise UsageError(
-                f"library.root={config.library.root} cannot be written: {first_line(error)}"
-            ) from error
-        outcome = entry.outcome(check)
-        holding += not outcome
+            raise UsageError(unwritable(config, error)) from error
+        failure = entry.failure(check)
+        confirmed += not failure
         now = f"{check.evaluation.speedup:.2f}x" if check.evaluation.timing else ""
-        table.add_row(*about, escape(check.device), then, now, escape(outcome or "holds"))
+        table.add_row(*about, escape(check.device), then, now, escape(failure or "confirmed"))
     if not output.is_terminal:
         output.width = WIDTH
     if here:
         output.print(table)
     others = len(all_of_them) - len(here)
-    output.print(f"{holding} of {len(here)} hold" + (f"; {others} are of other devices" if others else ""))
-    return 0 if holding == len(here) else 1
+    skipped = f"; {others} are for other devices" if others else ""
+    output.print(f"{confirmed} of {len(here)} confirmed{skipped}")
+    return 0 if confirmed == len(here) else 1
 
 
-def _again(
+def _repeat(
     config: DictConfig, entry: Entry, measurement: Measurement, errors: Console
 ) -> RepeatedMeasurement:
-    """Raises UsageError for a problem that cannot be run here."""
+    """Raises UsageError for a problem that cannot run here."""
     (found,) = asyncio.run(
         evaluate(
             measurement.problem,

@@ -23,10 +23,10 @@ def test_a_command_says_how_it_is_called(name: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--help"], 0, "ideatree evaluate  judge one kernel"),
+        (["--help"], 0, "judge:\n    evaluate  check and time one kernel\n"),
         ([], 2, "usage: ideatree COMMAND"),
-        (["evalute"], 2, "no command evalute; did you mean evaluate?"),
-        (["x"], 2, "no command x; it has run, compare,"),
+        (["evalute"], 2, "unknown command evalute; did you mean evaluate?"),
+        (["x"], 2, "unknown command x; ideatree --help lists all commands"),
     ],
 )
 def test_what_is_asked_for(

@@ -68,7 +68,7 @@ def test_errors_are_one_line(call: Any, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_evaluator_works_only_within_its_block(hosts: list[FakeHost]) -> None:
+def test_an_evaluator_works_only_inside_its_block(hosts: list[FakeHost]) -> None:
     evaluator = ideatree.Evaluator(device="cpu")
     with pytest.raises(RuntimeError, match="with block"):
         evaluator.evaluate("level1/softmax", SOURCE)
@@ -118,7 +118,7 @@ def test_keywords_are_the_commands_keys() -> None:
 
 
 @pytest.mark.parametrize("way", ["plain", "in a loop", "async"])
-def test_search_with_a_strategy_object(tmp_path: Path, way: str) -> None:
+def test_a_search_with_a_custom_strategy(tmp_path: Path, way: str) -> None:
     given = {**REPLAYED, "rounds": 2, "out": tmp_path, "strategy": IdeaBranching(ideas=3, branch=2, keep=1)}
 
     async def in_a_loop() -> ideatree.Run:

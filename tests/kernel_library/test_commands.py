@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Roofline, Status
 from kernel_library import best
 from kernel_library.add import __main__ as add
 from kernel_library.catalogue.entry import Entry
@@ -77,6 +78,26 @@ def test_list_says_what_is_best(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "best" not in slow
 
 
+@pytest.mark.parametrize(
+    ("floor_ms", "shown"), [(0.5, "50%"), (1.0, "100%"), (1.004, "100%"), (1.02, ">100%"), (1.6, ">100%")]
+)
+def test_list_shows_no_share_above_the_roofline(
+    floor_ms: float, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel takes 1 ms; a floor above that only shows that the measured peaks were too low."""
+    known = entry(shipped("level1/softmax"))
+    (measurement,) = known.measurements
+    roofline = Roofline(bytes=1000, operations=0, floor_ms=floor_ms, bound="memory")
+    found = replace(measurement.evaluation, roofline=roofline)
+    FolderLibrary(tmp_path, seeds=None).add(
+        replace(known, measurements=(replace(measurement, evaluation=found),))
+    )
+    assert list.main([f"library.root={tmp_path}"]) == 0
+    assert [word for word in capsys.readouterr().out.split() if word.endswith("%")] == [shown]
+    assert list.main(["--help"]) == 0
+    assert "`>100%`: the" in capsys.readouterr().out
+
+
 def test_show_gives_card_and_source(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = ids(root)["fast"]
     assert show.main([id[:6], f"library.root={root}"]) == 0
@@ -97,7 +118,7 @@ def test_show_gives_card_and_source(root: Path, capsys: pytest.CaptureFixture[st
         (show.main, [], "give one entry"),
         (show.main, ["sum", "softmax"], "give one entry"),
         (show.main, ["zzzz"], "unknown entry zzzz"),
-        (show.main, [""], "is not the only one"),
+        (show.main, [""], "is ambiguous"),
         (add.main, ["problem=level1/softmax"], "kernel is not set"),
         (add.main, ["problem=level1/softmax", "kernel=nowhere.py"], "cannot be read"),
         (add.main, ["problem=level1/softmx", "kernel=k.py"], "did you mean level1/softmax?"),
@@ -149,7 +170,7 @@ def test_a_kernel_is_added_verified_and_used(
         "kernel_library.catalogue.entry.SLOWER", 0.0
     )  # a busy machine may be slower than it was
     assert verify.main(check) == 0
-    assert capsys.readouterr().out.endswith("1 of 1 hold\n")
+    assert capsys.readouterr().out.endswith("1 of 1 confirmed\n")
     (found,) = FolderLibrary(root, seeds=None).entries()
     assert [each.evaluation.status for each in found.checks] == ["correct"]
     assert (root / added.id / "card.yaml").read_text() == card
@@ -173,7 +194,7 @@ def test_a_kernel_that_is_not_correct_is_not_added(root: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_marks_unconfirmed_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "library"
 
     def keep(reference: str, source: str, speedup: float = 1.0) -> Entry:
@@ -192,7 +213,7 @@ def test_verify_marks_what_no_longer_holds(tmp_path: Path, capsys: pytest.Captur
     assert "incorrect" in lines[wrong.id]
     assert "not measured: file/x: the reference cannot be run: ValueError: seven" in lines[unfit.id]
     assert gpu.id not in said
-    assert said.endswith("0 of 2 hold; 1 are of other devices\n")
+    assert said.endswith("0 of 2 confirmed; 1 are for other devices\n")
     checked = {each.id: each for each in FolderLibrary(root, seeds=None).entries()}
     assert not checked[wrong.id].runs_on("cpu")
     assert checked[unfit.id].checks == ()

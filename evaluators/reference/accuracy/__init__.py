@@ -1,1 +1,1 @@
-"""How far a kernel's answer is from the reference's, and how far it may be."""
+"""How far a kernel's answer is from the right one, and how far it may be."""

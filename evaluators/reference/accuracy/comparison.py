@@ -1,11 +1,11 @@
 """Compares a candidate's outputs with the reference's, under one of the tolerance rules.
 
-`strict` allows what one more rounding and another order of sums cost, in every type: a small multiple of
-the error of eager PyTorch against float64, and of what the right answer moves by when its inputs are rounded
-once (`Shift`). A problem that allows lower precision (`Problem.precision`) measures that shift with factors
-rounded to the type that it names. `kernelbench` and `kernelbench_v02` are flat tolerances after that
-benchmark's rules: an element is right when it is within 1e-2 (1e-4 for float32 under `v02`) of eager's or of
-float64's, relative to itself and to the rms of the outputs.
+`strict` allows the error of one more rounding and of another summation order, in every type: a small multiple
+of eager PyTorch's error against float64, and of the distance that the right answer moves when its inputs are
+rounded once (`Shift`). A problem that allows lower precision (`Problem.precision`) measures that shift with
+factors rounded to the type it names. `kernelbench` and `kernelbench_v02` are that benchmark's flat
+tolerances: an element is right if it is within 1e-2 (1e-4 for float32 under `v02`) of eager's or of
+float64's, relative to the element and to the rms of the outputs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import torch
 
 HALF_EPS = 1e-4
-"""Types with a larger machine epsilon are rounded so coarsely that sums in float32 cost nothing beside it."""
+"""Types with a larger machine epsilon round so coarsely that the errors of float32 sums do not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """What `strict` allows: so many times eager's error, ulps of the outputs (of their rms, or the largest),
-    and times the shift of one rounding."""
+    """What `strict` allows: multiples of eager's error, of an ulp of the outputs (their rms, or the largest),
+    and of the shift of one rounding."""
 
     eager: float
     ulps: float
@@ -40,20 +40,22 @@ NORMWISE = {
     "products": Factors(eager=4.0, ulps=16.0, shift=2.0),
     "half": Factors(eager=2.0, ulps=0.0, shift=1.0),
 }
-"""Six ulps: adding 4,096 positive numbers one after the other costs 6.4e-7, eager's tree a tenth of it.
-Sixteen of wide types where the reference has products: PyTorch's own Winograd convolution on a CPU was off by
-2.4e-6 on inputs with spikes, eager by 2.6e-7; two bfloat16 terms for a float32 factor cost 4.4e-6."""
+"""Six ulps: adding 4,096 positive numbers in sequence has an error of 6.4e-7, eager's tree a tenth of that.
+Sixteen for wide types with products: PyTorch's own Winograd convolution on a CPU was off by 2.4e-6 on inputs
+with spikes, eager by 2.6e-7; splitting a float32 factor into two bfloat16 terms has an error of 4.4e-6."""
 ELEMENT = {"wide": Factors(eager=16.0, ulps=8.0, shift=8.0), "half": Factors(eager=4.0, ulps=1.0, shift=4.0)}
 LEAST_ULPS = 0.25
-"""Normwise, of half types: one rounding of the outputs, where neither eager nor a shift shows any."""
+"""Minimum allowed for half types, normwise: one rounding of the outputs, even if neither eager's error nor
+the shift shows any."""
 FLAT_SHIFT = 8.0
-"""Times the largest shift that a flat tolerance allows besides, on other distributions than the problem's."""
+"""Multiple of the largest shift that a flat tolerance adds on distributions other than the problem's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
     """How far the right answer moves when its inputs are rounded once, as the problem's rule allows: the rms
-    over the elements of an output, and the largest; and how far eager's answer to those lies from it."""
+    over the elements of an output, and the largest. `eager_` figures: how far eager's answer to the rounded
+    inputs is from the right answer."""
 
     rms: float = 0.0
     largest: float = 0.0
@@ -62,13 +64,13 @@ class Shift:
 
     @classmethod
     def between(cls, moved: torch.Tensor, ref: torch.Tensor) -> Shift:
-        """Where the answer is a finite number; infinite where what it moves to is not."""
+        """Measured where the answer is finite; infinite if the moved answer is not finite there."""
         rms, largest = distance(moved, ref)
         return cls(rms=rms, largest=largest)
 
     @classmethod
     def of_eager(cls, moved: torch.Tensor, ref: torch.Tensor) -> Shift:
-        """The same of eager's answer."""
+        """The same for eager's answer."""
         rms, largest = distance(moved, ref)
         return cls(eager_rms=rms, eager_largest=largest)
 
@@ -83,11 +85,9 @@ NO_SHIFT = Shift()
 
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
-    """One output against the reference. Errors are normwise, ‖x − ref‖ / ‖ref‖, ref in float64; eager's is
-    the larger of those on the same inputs and on rounded ones.
-
-    `problem` is "" where the output is within the tolerance.
-    """
+    """One output compared with the reference. Errors are normwise, ‖x − ref‖ / ‖ref‖ with ref in float64;
+    eager's is the larger of those on the same inputs and on rounded ones. `problem` is "" if the output is
+    within the tolerance."""
 
     error: float
     eager_error: float
@@ -103,7 +103,7 @@ def tolerance_of(tolerance: str, dtype: torch.dtype) -> float:
 
 
 def passes_allclose(out: torch.Tensor, eager: torch.Tensor, tolerance: str) -> bool:
-    """Whether the benchmark of that name would call it right: `torch.allclose` with eager's answer."""
+    """Whether the benchmark of that name accepts the output: `torch.allclose` with eager's answer."""
     import torch
 
     if out.dtype != eager.dtype:
@@ -123,13 +123,14 @@ def compare(
     exact: bool = True,
     products: bool = False,
 ) -> OutputComparison:
-    """`out` from the candidate, `ref` in float64 (or exact), `eager` from PyTorch at the task's dtype;
-    all of one shape. Integer and boolean outputs must be equal, complex ones are judged as pairs. `own`: on
-    the problem's own inputs. Without `exact` eager stands in for float64, and its error is taken for as large
-    as the shift. Where eager's answer is not finite, a kernel for a reference with `products` may have
-    anything: of a factor that is written as a sum of narrower ones, infinity minus infinity is left, and the
-    largest of NaN and 0 is 0 for many an instruction. Beside them it takes memory for some CHUNKs of
-    float64."""
+    """Compares `out` (the candidate's) with `ref` (float64, or exact) and `eager` (PyTorch's at the task's
+    dtype), all of one shape.
+
+    Integer and boolean outputs must be equal; complex ones are compared as pairs. `own` means the problem's
+    own inputs. Without `exact`, `ref` is eager's answer, and eager's error is assumed to be as large as the
+    shift. Where eager's answer is not finite, a kernel for a reference with `products` may return anything: a
+    factor that is split into a sum of narrower ones gives infinity minus infinity, and many instructions
+    return 0 for the maximum of NaN and 0. Takes the memory of a few CHUNKs of float64."""
     import torch
 
     if not out.numel():
@@ -158,7 +159,7 @@ def compare(
         if rms[0] > allowed:
             text = (
                 f"normwise error {error:.3g}, allowed {allowed / scale:.3g} (eager's own is "
-                f"{eager_error:.3g}, a rounding of the inputs brings {shift.rms / scale:.3g})"
+                f"{eager_error:.3g}, rounding the inputs moves the answer by {shift.rms / scale:.3g})"
             )
     else:
         relative, difference = tolerance_of(tolerance, eager.dtype), differences.nearest
@@ -177,11 +178,11 @@ def compare(
 def _strict(
     eps: float, rms: list[float], largest: list[float], shift: Shift, *, products: bool
 ) -> tuple[float, float]:
-    """What `strict` allows of the error's rms, and of a single element's. `rms` and `largest` are of the
-    error, of eager's, and of the answer."""
+    """What `strict` allows for the error's rms, and for a single element. `rms` and `largest` are those of
+    the error, of eager's error, and of the answer."""
     kind = "half" if eps > HALF_EPS else "wide"
     normwise = NORMWISE["products" if products and kind == "wide" else kind]
-    once = products and kind == "wide"  # eager's products may be of rounded factors, too
+    once = products and kind == "wide"  # eager's products may have rounded factors as well
     allowed = _allowed(normwise, rms[1], eps * rms[2], shift.rms, once=once)
     if kind == "half":
         allowed = max(allowed, LEAST_ULPS * eps * rms[2])
@@ -189,6 +190,6 @@ def _strict(
 
 
 def _allowed(factors: Factors, eager: float, ulp: float, shift: float, *, once: bool = False) -> float:
-    """`once`: eager's error and the shift are of the same rounding, and the larger counts."""
+    """`once`: eager's error and the shift come from the same rounding, so only the larger counts."""
     parts = factors.eager * eager, factors.shift * shift
     return factors.ulps * ulp + (max(parts) if once else sum(parts))

@@ -1,6 +1,6 @@
 """Differences between outputs: their norms, the largest, and the first that is too large.
 
-Outputs are gone through a chunk at a time: one of some GB would not fit in float64 several times over.
+Outputs are processed in chunks: several float64 copies of an output of some GB would not fit in memory.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     import torch
 
     Chunk = tuple[torch.Tensor, ...]
-    """Of a candidate's output, the right answer and eager's."""
+    """The same elements of a candidate's output, the right answer and eager's."""
 
 CHUNK = 2**26
-"""Elements of a chunk."""
+"""Elements per chunk."""
 
 
 def as_pairs(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, in a last dimension of their own; others as they are."""
+    """Complex numbers as pairs of real ones in an extra last dimension; other tensors as they are."""
     import torch
 
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def distance(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Its rms over the elements, and the largest (see `Shift`)."""
+    """The rms of the difference over the elements, and the largest (see `Shift`)."""
     if not (ref.is_floating_point() or ref.is_complex()) or not ref.numel():
         return 0.0, 0.0
     moved, ref = as_pairs(moved), as_pairs(ref)
@@ -36,7 +36,8 @@ def distance(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
 
 
 def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Euclidean, and the largest, where `ref` is finite; infinite where `moved` is not."""
+    """The Euclidean norm of the difference and its largest element, where `ref` is finite; infinite if
+    `moved` is not finite there."""
     import torch
 
     norm, exact = torch.linalg.vector_norm, ref.double()
@@ -49,15 +50,14 @@ def _distances(moved: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
 
 
 def _error(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """In float64, in which `exact` is."""
+    """The error in float64, which is the type of `exact`."""
     import torch
 
     return out - exact if out.dtype == exact.dtype else out.to(torch.float64).sub_(exact)
 
 
 def largest_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The largest size of an element; NaN where one is. On a CPU it takes a sixth of the time that the norm
-    of order infinity does."""
+    """The largest absolute value; NaN if one is. Six times as fast as the infinity norm on a CPU."""
     import torch
 
     low, high = tensor.aminmax()
@@ -65,14 +65,15 @@ def largest_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def chunks_of(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """The elements of tensors of one size, side by side, CHUNK at a time."""
+    """The elements of equally sized tensors, CHUNK at a time."""
     import torch
 
     return list(zip(*(torch.split(each.reshape(-1), CHUNK) for each in tensors), strict=True))
 
 
 def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
-    """Of eager's error and of the answer, over the elements where both are finite numbers; 0 of none."""
+    """The rms of eager's error and of the answer, over the elements where both are finite; 0 if there are
+    none."""
     if not eager.numel():
         return 0.0, 0.0
     eager, ref = as_pairs(eager), as_pairs(ref)
@@ -84,7 +85,7 @@ def rms_of(eager: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
 
 
 def _euclidean(chunks: list[Chunk], *, finite: bool = False) -> list[float]:
-    """Norms of eager's error and of the answer, of chunks of eager's answer and the right one."""
+    """Norms of eager's error and of the answer; `chunks` have eager's answer and the right one."""
     import torch
 
     norm = torch.linalg.vector_norm
@@ -101,7 +102,7 @@ def _euclidean(chunks: list[Chunk], *, finite: bool = False) -> list[float]:
 
 
 def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
-    """Whether they are of one shape and, normwise, no further apart than that; integers are equal."""
+    """Whether both have one shape and differ by at most `most`, normwise; integers must be equal."""
     if one.shape != other.shape:
         return False
     if not (other.is_floating_point() or other.is_complex()):
@@ -111,8 +112,8 @@ def about_equal(one: torch.Tensor, other: torch.Tensor, most: float) -> bool:
 
 
 def spread_of(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
-    """How far two answers to the same inputs are apart, normwise, the worst output; of integers the share of
-    those that differ. 0 where they are equal."""
+    """How far apart two answers to the same inputs are, normwise, for the worst output; for integers, the
+    share of elements that differ."""
     import torch
 
     found = [0.0]
@@ -129,7 +130,7 @@ def spread_of(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> flo
 
 def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
     """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
-    with `finite` of the places where the answer is a finite number."""
+    with `finite`, only where the answer is finite."""
     import torch
 
     norm = torch.linalg.vector_norm
@@ -150,7 +151,7 @@ def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
 
 
 def difference(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """The error's size in float64; 0 where the answer is no finite number."""
+    """The absolute error in float64; 0 where the answer is not finite."""
     return (out.double() - ref.double()).abs_().where(_finite(ref, eager), 0.0)
 
 
@@ -166,8 +167,8 @@ def broken(
     *,
     products: bool = False,
 ) -> torch.Tensor:
-    """Where it is not finite and should be; or where the answer is infinite, and it is another; or NaN, and
-    it is finite."""
+    """Where `out` is not finite but the answer is; where the answer is infinite and `out` differs; and where
+    the answer is NaN and `out` is finite."""
     import torch
 
     expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
@@ -184,8 +185,8 @@ def unequal(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.
 
 
 def index_in(place: int, shape: Sequence[int]) -> list[int]:
-    """Of the element at this place of a flattened tensor. `torch.unravel_index` imports sympy, half a second
-    of a process's CPU time."""
+    """The index of the element at this place of the flattened tensor. `torch.unravel_index` would import
+    sympy, which takes half a second of CPU time."""
     found = []
     for size in reversed(shape):
         place, index = divmod(place, size)
@@ -198,7 +199,7 @@ def first_wrong(
     wrong: Callable[..., torch.Tensor],
     shape: torch.Size,
 ) -> tuple[str, int]:
-    """The first wrong element in words ("" where there is none), and how many there are."""
+    """A message about the first wrong element ("" if there is none), and the number of wrong elements."""
     counts = [int(wrong(*chunk).sum()) for chunk in chunks]
     count, elements = sum(counts), math.prod(shape)
     if not count:

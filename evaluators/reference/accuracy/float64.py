@@ -1,11 +1,11 @@
-"""A reference in float64: what its answers would be if nothing were rounded.
+"""A reference in float64: what its answers would be without rounding.
 
-Attention is computed by its formula there. PyTorch's fused kernels leave masked keys out, for which the
-formula has zero times their value: what infinities come to depends on the kernel, and this tells where. So
-are the operators of single backends, as models that are traced call them: cuDNN's, given float64 on an H100,
-returned something else without a word.
-Convolutions are PyTorch's own: with cuDNN's transposed ones in float64 an audit took up to 25 times as long
-(KernelBench's `level1/65` on an H200). Recurrent layers are cuDNN's, with a third of the time.
+Attention is computed by its formula. PyTorch's fused kernels skip masked keys, whereas the formula multiplies
+their values by zero, so with infinities the result depends on the kernel; the formula shows where. The same
+goes for the attention operators of single backends, which traced models call: cuDNN's, given float64 on an
+H100, silently returned wrong results. Convolutions are PyTorch's own: with cuDNN's transposed convolutions in
+float64 an audit took up to 25 times as long (KernelBench's `level1/65` on an H200). Recurrent layers use
+cuDNN, which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 FAILURES = (RuntimeError, TypeError, ValueError)
 ATTENTION = "_scaled_dot_product_"
-"""How the names of the operators of single backends begin."""
+"""The prefix of the operators of single backends."""
 
 
 class DoubleReference:
-    """A copy of a module in float64: parameters, buffers, and tensors that are plain attributes."""
+    """A copy of a module in float64: its parameters, buffers, and tensors in plain attributes."""
 
     def __init__(self, eager: nn.Module, *, source: str = "") -> None:
-        """`source`: the code of the module, by which it is known whether it calls operators of a backend."""
+        """`source` is the module's code; it shows whether the module calls a backend's operators."""
         import torch
 
         self._calls_a_backend = ATTENTION in source
@@ -47,8 +47,8 @@ class DoubleReference:
                 tensor.data = tensor.data.to(torch.complex128)
 
     def run(self, inputs: list[Any], *, changes_inputs: bool) -> tuple[list[torch.Tensor], list[Any]]:
-        """Its outputs, and the inputs in float64, as they are after the call. `changes_inputs`: whether it
-        writes to them. Raises one of FAILURES where it does not run there."""
+        """The outputs, and the inputs in float64 as they are after the call. `changes_inputs`: whether the
+        module writes to them. Raises one of FAILURES if it does not run in float64."""
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -59,7 +59,7 @@ class DoubleReference:
             return tensors_of(self.module(*wide)), wide
 
     def copy_weights(self, eager: nn.Module) -> None:
-        """The parameters and buffers of the module that this is a copy of, as they are now."""
+        """Copies the current parameters and buffers of the original module."""
         import torch
 
         with torch.no_grad():
@@ -69,7 +69,7 @@ class DoubleReference:
 
 
 def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, in float64 if it is of floating-point numbers."""
+    """A copy, in float64 if the tensor is floating-point."""
     import torch
 
     if tensor.is_complex():
@@ -78,7 +78,7 @@ def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64, if it is of floating-point numbers; no copy of what need not be copied."""
+    """The tensor in float64 if it is floating-point, copied only if needed."""
     import torch
 
     known = tensor.dtype in (torch.float64, torch.complex128)
@@ -86,8 +86,8 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _attention_by_formula() -> AbstractContextManager[None]:
-    """Meanwhile the backends' operators are PyTorch's formula. Their further results, of which gradients are
-    made, are empty."""
+    """A context in which the backends' attention operators use PyTorch's formula. Their extra results, which
+    only gradients need, are empty."""
     from torch.nn.functional import scaled_dot_product_attention
 
     class ByFormula(dispatch_mode()):  # type: ignore[misc]
@@ -117,8 +117,8 @@ def _attention_by_formula() -> AbstractContextManager[None]:
 
 @contextmanager
 def _cudnn(enabled: bool) -> Iterator[None]:
-    """Whether cuDNN is used meanwhile, where it is at all. `torch.backends.cudnn.enabled` calls the same, but
-    cannot be set once PyTorch's own tests are imported; `cudnn.flags` sets eager's precision, too."""
+    """A context with cuDNN enabled (if it was) or disabled. `torch.backends.cudnn.enabled` cannot be set once
+    PyTorch's own tests are imported, and `cudnn.flags` also sets eager's precision."""
     import torch
 
     before = torch._C._get_cudnn_enabled()
@@ -131,7 +131,7 @@ def _cudnn(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What `torch.zeros` and the like make meanwhile."""
+    """A context with this default dtype, for `torch.zeros` and the like."""
     import torch
 
     before = torch.get_default_dtype()

@@ -1,5 +1,5 @@
-"""Elements where the right answer jumps: `tanh(x @ w)` of huge numbers is -1 or 1, and where the terms of a
-sum cancel, their order decides which. A right kernel may have either there."""
+"""Elements where the right answer jumps: `tanh(x @ w)` of huge numbers is -1 or 1, and if the terms of the
+sum cancel, their order decides which. A right kernel may return either there."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     import torch
 
 SHARE = 1e-5
-"""Of the elements of an output that may lie at a jump; of a matrix as many as a row has, if that is more:
-where two scores of attention are nearly equal, a rounding moves all elements of a row."""
+"""The share of an output's elements that may be at a jump, but at least one row of a matrix: if two attention
+scores are nearly equal, a rounding moves all elements of a row."""
 DRAWS = 12
-"""Of changed inputs: each brings an element that lies at a jump to the other side about one time in three."""
+"""Draws of changed inputs: each moves an element at a jump to the other side about one time in three."""
 REACH = 16
-"""Roundings by which inputs are changed, each number by itself, and all along a dimension together: the
-partial sums of a product are rounded, too, and are larger."""
+"""The number of roundings by which inputs are changed: each number individually, and all numbers along a
+dimension together, because the partial sums of a product are larger and are rounded, too."""
 
 
-def furthest_off(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The places of the few elements that lie furthest from the right answer, in the flattened outputs; none
-    of integers."""
+def largest_errors(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The places, in the flattened outputs, of the few elements furthest from the right answer; none for
+    integers."""
     return [_furthest(*pair) for pair in zip(outputs, exact, strict=True)]
 
 
 def with_elements(
     outputs: Sequence[torch.Tensor], of: Sequence[torch.Tensor], places: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Copies of the outputs that have the elements `of` others at these places."""
+    """Copies of the outputs with the elements at these places taken from `of`."""
     found = []
     for out, other, at in zip(outputs, of, places, strict=True):
         changed = out.flatten().clone()
@@ -51,8 +51,8 @@ def at_jumps(
     exact: Sequence[torch.Tensor],
     places: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Those of the places where the output lies among the right answers to inputs that differ by some
-    roundings: `exact`, the answer to `inputs` themselves, and more. None where nothing runs in float64."""
+    """Those of the places where the output lies within the range of right answers to inputs that differ by a
+    few roundings, including `exact`, the answer to `inputs`. No places if nothing runs in float64."""
     values = [each.reshape(-1)[at].double() for each, at in zip(exact, places, strict=True)]
     lowest, highest = list(values), list(values)
     for _ in range(DRAWS):
@@ -93,8 +93,9 @@ def _furthest(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(reference: RunningReference, tensor: torch.Tensor) -> Any:
-    """In float64, each number by up to REACH roundings; and all along a dimension by as many of float32 (of a
-    wider type its own): the error of a sum in that type is relative to the whole sum, not to its terms."""
+    """The tensor in float64, each number changed by up to REACH roundings, and all numbers along a dimension
+    by as many roundings of float32 (or of a wider type): the error of a sum in that type is relative to the
+    whole sum, not to its terms."""
     import torch
 
     if not tensor.is_floating_point():

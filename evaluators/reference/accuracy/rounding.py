@@ -1,4 +1,4 @@
-"""Values that are rounded once, as a problem's rule allows its factors to be."""
+"""Rounds values once, as a problem's rule allows for its factors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def rounded(tensor: torch.Tensor, precision: str, dtype: str) -> torch.Tensor:
-    """Of the same shape and device, and of the same type where a `precision` is given: to that. Without one
-    in float64, off by at most half an ulp of `dtype`, at random. Integers and booleans as they are."""
+    """The tensor rounded to `precision`, in its own dtype. Without a `precision`: in float64, each element
+    moved at random by at most half an ulp of `dtype`. Integers and booleans stay as they are."""
     import torch
 
     if tensor.is_complex():

@@ -1,7 +1,8 @@
-"""Answers in float64 some rows at a time, where a reference treats the rows of its inputs apart.
+"""Computes answers in float64 a few rows at a time, if the reference treats the rows of its inputs
+separately.
 
-The inputs and outputs of one call of KernelBench's larger problems are 12 to 16 GiB. In float64 they, and
-what is computed in between, take three times as much and more, which is not there beside shared buffers.
+The inputs and outputs of one call of KernelBench's larger problems take 12 to 16 GiB. In float64 they and the
+intermediate values take more than three times as much, which does not fit next to the shared buffers.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ if TYPE_CHECKING:
     import torch
 
 PART = 4
-"""One in so many rows is enough to see how far a rounding moves large answers. What seems wrong by that is
-judged once more by all of them (see `ReferenceModel.check_on`)."""
+"""One in PART rows is enough to measure how far a rounding moves large answers. Outputs that seem wrong by
+that are judged again with all rows (see `ReferenceModel.check_on`)."""
 LEAST_BYTES = 2**31
-"""Of the inputs and outputs of a call that is worked out in slices."""
+"""Calls with at least this much input and output are computed in slices."""
 SLICE_BYTES = 2**28
-"""Of those of a slice, in their own types."""
+"""Inputs and outputs of a slice, in their own types."""
 ROUNDING = 1e-5
-"""Normwise: outputs for a slice that are nearer to the slice of the outputs are the same."""
+"""Outputs for a slice count as equal to the slice of the outputs if they differ by less, normwise."""
 
 Run = Callable[[list[Any]], list["torch.Tensor"]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSlices:
-    """So many rows, the first dimension of all outputs, `step` of them at a time."""
+    """Splits `rows`, the first dimension of all outputs, into slices of `step` rows."""
 
     rows: int
     step: int
     widths: tuple[int, ...]
-    """Elements of a row of each output."""
+    """Elements per row, for each output."""
 
     @classmethod
     def of(cls, inputs: list[Any], outputs: Sequence[torch.Tensor], run: Run) -> RowSlices | None:
-        """None where the whole is small, and where the reference does not treat rows apart, as far as `run`
-        on slices of these inputs tells. Inputs with as many rows as the outputs are cut, others are not."""
+        """The slices for a call; None if it is small, or if `run` on slices of these inputs shows that the
+        reference does not treat rows separately. Only inputs with as many rows as the outputs are sliced."""
         size = sum(each.nbytes for each in (*tensors_in(inputs), *outputs))
         rows = {each.shape[0] if each.dim() else 0 for each in outputs}
         if size < LEAST_BYTES or len(rows) != 1 or min(rows) < 2:
@@ -63,7 +64,7 @@ class RowSlices:
                 for piece, out in zip(run(self._cut(inputs, start)), outputs, strict=True)
             )
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            if "CUDA error" in str(error):  # after which nothing runs in this process any more
+            if "CUDA error" in str(error):  # nothing runs in this process after it
                 raise
             return False
 
@@ -74,8 +75,8 @@ class RowSlices:
         return list(map_tensors(cut, inputs))
 
     def run(self, inputs: list[Any], run: Run, places: Sequence[Places | None] | None) -> list[torch.Tensor]:
-        """The outputs of `run` for these inputs, slice by slice; where there are `places`, their elements, of
-        which the slices that have none are not run."""
+        """The outputs of `run` for these inputs, computed slice by slice. With `places`, only the elements
+        there; slices without any are skipped."""
         found: list[torch.Tensor] = []
         for start in self._starts(places):
             pieces = run(self._cut(inputs, start))
@@ -91,8 +92,8 @@ class RowSlices:
     def part(
         self, picked: Sequence[torch.Tensor], places: Sequence[Places | None]
     ) -> tuple[list[torch.Tensor], list[Places | None]]:
-        """Of elements that were picked at these places those in a random PART of the rows, and where they
-        are; all of them where an output was not picked from, or has none there."""
+        """Of the elements picked at these places, those in a random PART of the rows, and their places; all
+        elements if an output was not picked from, or has none in those rows."""
         count = max(self.rows // PART // self.step, 1) * self.step
         first = secrets.randbelow(max(self.rows - count, 0) // self.step + 1) * self.step
         found: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Random elements of a large output, by which a timed call, or one on another distribution, is checked."""
+"""Random elements of a large output, used to check timed calls and calls on other distributions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     import torch
 
 SPOT, RUN = {"cuda": 2**24, "cpu": 2**21}, 1024
-"""Elements of an output that a timed call, or one on a family's inputs, is checked by, and how many of them
-lie side by side: a kernel that saves work by leaving elements out leaves out more than a check of so many
-misses."""
+"""The number of sampled elements, and the length of a run of neighbours. A kernel that saves time by skipping
+elements skips more of them than a sample of this size can miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Random elements of an output, in short runs: from `start` on, the `chosen` of `runs` runs."""
+    """Random elements of an output: of its `runs` runs from `start` on, those with the numbers `chosen`."""
 
     start: int
     runs: int
@@ -29,14 +28,14 @@ class Places:
         return self.chosen * RUN + self.start
 
     def inside(self, first: int, end: int) -> torch.Tensor:
-        """The numbers of the chosen runs whose elements all are among those from `first` to before `end`."""
+        """The numbers of the chosen runs that lie entirely in [first, end)."""
         import torch
 
         starts = self.starts()
         return torch.nonzero((starts >= first) & (starts + RUN <= end)).squeeze(1)
 
     def pieces(self, size: int) -> set[int]:
-        """The numbers of the pieces of `size` elements in which chosen runs lie."""
+        """The numbers of the pieces of `size` elements that contain chosen runs."""
         import torch
 
         starts = self.starts()
@@ -44,12 +43,12 @@ class Places:
         return set(torch.bincount(numbers).nonzero().flatten().tolist())
 
     def only(self, numbers: torch.Tensor) -> Places:
-        """The chosen runs of these numbers alone."""
+        """Only the chosen runs with these numbers."""
         return replace(self, chosen=self.chosen[numbers])
 
 
 def some_places(output: torch.Tensor) -> Places | None:
-    """SPOT places of a larger output; None where that is all of it."""
+    """SPOT random places of an output; None if it has no more elements than that."""
     import torch
 
     size = output.numel()
@@ -69,12 +68,13 @@ def pick_all(outputs: Sequence[torch.Tensor], places: Sequence[Places | None]) -
 
 
 def picked_like(piece: torch.Tensor, places: Places) -> torch.Tensor:
-    """Room for what `pick` gives, for `pick_piece`."""
+    """Uninitialised memory for the result of `pick`, to be filled by `pick_piece`."""
     return piece.new_empty((len(places.chosen), RUN))
 
 
 def pick_piece(picked: torch.Tensor, piece: torch.Tensor, first: int, places: Places) -> None:
-    """`pick` of an output of which there is a piece, whose elements come after the `first` ones."""
+    """Copies into `picked` the elements that lie in this piece of an output, which begins at element
+    `first`."""
     import torch
 
     starts = places.starts() - first
@@ -86,7 +86,7 @@ def pick_piece(picked: torch.Tensor, piece: torch.Tensor, first: int, places: Pl
 
 
 def pick(output: torch.Tensor, places: Places | None) -> torch.Tensor:
-    """The elements there; without places the output itself."""
+    """The elements at these places; without places, the output itself."""
     if places is None:
         return output
     flat = output.reshape(-1)[places.start : places.start + places.runs * RUN]

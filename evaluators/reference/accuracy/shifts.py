@@ -1,4 +1,4 @@
-"""How far a right answer moves by a rounding of the inputs: so much a kernel's rounding may cost, too."""
+"""How far the right answer moves when the inputs are rounded: a kernel's own rounding may cost as much."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from evaluators.reference.accuracy.float64 import FAILURES
 from evaluators.reference.accuracy.rounding import rounded
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all
 from evaluators.reference.containers import map_tensors
-from evaluators.reference.running_reference import RunningReference, raise_if_lost
+from evaluators.reference.running_reference import RunningReference, raise_if_gpu_lost
 
 if TYPE_CHECKING:
     import torch
 
 ROUNDINGS = 2
-"""In which a shift is measured: where a softmax has two largest values that are nearly equal, one may by
+"""Random roundings per shift: if the two largest values of a softmax are nearly equal, a single one may by
 chance move it little."""
 
 
 def shifts_of(
     reference: RunningReference, inputs: list[Any], exact: list[torch.Tensor], places: Sequence[Places | None]
 ) -> list[Shift]:
-    """How far the right answer moves when the inputs, and with a `precision` the weights, are rounded. The
-    largest of some roundings count. `exact` has the elements of the right answer at these places, of which
-    shifts are measured; of large answers to inputs whose rows are treated apart, those in some rows."""
+    """How far the right answer moves when the inputs (and with a `precision` the weights) are rounded: the
+    largest of ROUNDINGS. `exact` has the right answer's elements at these places. If answers are computed in
+    row slices, only some rows are measured."""
     if reference.slices is not None:
         exact, places = reference.slices.part(exact, places)
     return _largest(exact, Shift.between, _moved(reference, inputs, places))
@@ -37,8 +37,8 @@ def shifts_of(
 def eager_shifts_of(
     reference: RunningReference, inputs: list[Any], exact: list[torch.Tensor], places: Sequence[Places | None]
 ) -> list[Shift]:
-    """The same of how far eager's answer to the rounded inputs lies from the right one, in wide types: it
-    rounds in between, too."""
+    """How far eager's answer to the rounded inputs is from the right one, for wide types: eager also rounds
+    in between."""
     moved = (pick_all(each, places) for each in _moved_eager(reference, inputs))
     return _largest(exact, Shift.of_eager, moved)
 
@@ -63,7 +63,7 @@ def _largest(
 def _moved(
     reference: RunningReference, inputs: list[Any], places: Sequence[Places | None]
 ) -> Iterator[list[torch.Tensor]]:
-    """The right answers to inputs that are rounded; eager's, where there are none in float64."""
+    """The right answers to rounded inputs; eager's if there are none in float64."""
     if reference.draws_numbers:
         return
     for _ in range(1 if reference.rule.precision else ROUNDINGS):
@@ -78,15 +78,15 @@ def _moved(
 
 
 def _moved_eager(reference: RunningReference, inputs: list[Any]) -> Iterator[list[torch.Tensor]]:
-    """Eager's answers to inputs that are rounded, where they count besides."""
+    """Eager's answers to rounded inputs, if they are needed."""
     rule = reference.rule
     if reference.draws_numbers or not reference.is_exact or rule.precision or not _is_wide(rule.dtype):
         return
     for _ in range(ROUNDINGS):
         try:
             yield reference.run(_rounded_in_type(reference, inputs))
-        except FAILURES as error:  # some references take no value that is rounded up
-            raise_if_lost(error)
+        except FAILURES as error:  # some references reject a value that was rounded up
+            raise_if_gpu_lost(error)
             return
 
 
@@ -98,7 +98,7 @@ def _is_wide(dtype: str) -> bool:
 
 @contextmanager
 def _rounded_weights(reference: RunningReference) -> Iterator[None]:
-    """The weights in float64 rounded to the precision that the rule allows, where it does."""
+    """A context in which the float64 weights are rounded to the precision that the rule allows, if any."""
     import torch
 
     if reference.double is None or not reference.rule.precision:
@@ -125,14 +125,14 @@ def _rounded_input(reference: RunningReference, tensor: torch.Tensor) -> Any:
 
 
 def within_range(reference: RunningReference, changed: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A changed input within the tensor's own range, where the reference must not leave it."""
+    """The changed input, clamped to the tensor's own range if the reference must not leave it."""
     bounded = reference.keep_range and tensor.is_floating_point() and tensor.numel()
     return changed.clamp(*tensor.aminmax()) if bounded else changed
 
 
 def _rounded_in_type(reference: RunningReference, inputs: list[Any]) -> list[Any]:
-    """The rounded inputs in the types that they have; of large ones a part after the other, since rounding
-    takes several times their memory."""
+    """The rounded inputs in their own types. Large ones are rounded in parts, because rounding takes several
+    times their memory."""
     import torch
 
     def narrow(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What a call has to compute and move, and how fast this machine could do that."""
+"""The work of a call in operations and bytes, and how fast this machine can do it."""

@@ -1,4 +1,4 @@
-"""What a machine reached at best: memory bandwidth and the rates of matmuls, measured once and kept."""
+"""A machine's peak memory bandwidth and matmul rates, measured once and cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -16,25 +15,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.base.atomic_write import write_atomically
+
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
 
 LARGEST_BYTES = 2**30
-"""Of a buffer in the bandwidth measurements: some twenty times the L2 of an H200."""
+"""Largest buffer of the bandwidth measurements: about twenty times the L2 cache of an H200."""
 UNKNOWN_CACHE_BYTES = 2**29
-"""Where the system does not say: more than most have, so that nobody is rejected for hitting it."""
+"""Cache size if the system does not report it: more than most have, so that no kernel is rejected for using
+it."""
 MATMUL_SIZES = (1024, 2048, 4096, 8192)
 LONG_ENOUGH_S = {"cuda": 1e-3, "cpu": 0.03}
-"""A matmul that takes this long has reached its peak: larger ones are not tried."""
+"""A matmul that takes this long has reached the peak rate; larger ones are not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachinePeaks:
-    """What one device reached: `device` is `cuda` or `cpu`, `cache_bytes` its last-level cache,
-    `operations_per_s` the rate of large matmuls by dtype (and for `tf32`). Raises ValueError for values that
-    no measurement gives."""
+    """The peaks of one device: `device` is `cuda` or `cpu`, `cache_bytes` its last-level cache,
+    `operations_per_s` the rate of large matmuls by dtype (and for `tf32`). Raises ValueError for impossible
+    values."""
 
     device: str
     bytes_per_s: float
@@ -49,7 +51,7 @@ class MachinePeaks:
             raise ValueError(f"peaks must be finite and positive: {values}")
 
     def raised_to(self, other: MachinePeaks) -> MachinePeaks:
-        """The better of two measurements, value by value."""
+        """The larger of each value of two measurements."""
         mine, theirs = self.operations_per_s, other.operations_per_s
         return replace(
             self,
@@ -61,8 +63,8 @@ class MachinePeaks:
         )
 
     def peak(self, dtype: str, *, lower: bool) -> float:
-        """Operations/s of the fastest precision that is right: with `lower`, or in a half task, that of half
-        precision. Float32 itself needs about three products of half precision for one (bf16x3 on a 4096³
+        """Operations/s of the fastest precision that is accurate enough: half precision with `lower` or in a
+        half-precision task. One float32 product needs about three half-precision products (bf16x3 on a 4096³
         matmul: normwise error 4.4e-6, four times that of eager).
         """
         rates = self.operations_per_s
@@ -73,10 +75,11 @@ class MachinePeaks:
 
 
 def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> MachinePeaks:
-    """The peaks of this machine's device, `cuda` or `cpu`: measured once, then from the file `cache`.
+    """The peaks of this machine's device, `cuda` or `cpu`: measured once, then read from the file `cache`.
 
-    `again` measures in any case and keeps the better of the two: before a kernel is rejected, lest a machine
-    that was busy at the first measurement blames it. A cache that cannot be read or written is none.
+    `again` measures in any case and keeps the better of both measurements. It is used before a kernel is
+    rejected, in case the machine was busy at the first measurement. An unreadable or unwritable cache is
+    ignored.
     """
     import torch
 
@@ -96,7 +99,7 @@ def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> Machine
 
 
 def measure_peaks(device: str) -> MachinePeaks:
-    """Measures bandwidth and matmul rates: 2.5 s on two cores of an EPYC."""
+    """Measures bandwidth and matmul rates; takes 2.5 s on two cores of an EPYC."""
     import torch
 
     rates = _matmul_rates(device)
@@ -115,7 +118,7 @@ def measure_peaks(device: str) -> MachinePeaks:
 
 
 def _bandwidth(device: str, cache_bytes: int) -> float:
-    """Bytes/s of the best of copy (read and written), sum (read) and fill (written)."""
+    """Bytes/s of the fastest of copy (reads and writes), sum (reads) and fill (writes)."""
     import torch
 
     size = LARGEST_BYTES
@@ -133,7 +136,7 @@ def _bandwidth(device: str, cache_bytes: int) -> float:
 
 
 def _matmul_rates(device: str) -> dict[str, float]:
-    """Operations/s of square matmuls of random numbers, by precision."""
+    """Operations/s of square matmuls of random matrices, by precision."""
     import torch
 
     precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -165,7 +168,7 @@ def _matmul_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def _seconds(run: Callable[[], Any], device: str) -> float:
-    """One call's time: the median of GPU events, or on a CPU, where all noise is delay, the least."""
+    """One call's time: the median of GPU events, or on a CPU, where noise only adds time, the minimum."""
     import torch
 
     run()
@@ -186,7 +189,7 @@ def _seconds(run: Callable[[], Any], device: str) -> float:
 
 
 def device_name(device: str) -> str:
-    """The GPU, or the CPU with the threads that torch uses."""
+    """The name of the GPU, or of the CPU with the number of threads that torch uses."""
     import torch
 
     if device == "cuda":
@@ -199,7 +202,7 @@ def device_name(device: str) -> str:
 
 
 def _cpu_cache_bytes() -> int:
-    """All caches of all cores together: a process may run on any; some hold what no other does."""
+    """The sum of all caches of all cores: a process may run on any core, and some caches are exclusive."""
     found = {}
     for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -218,11 +221,8 @@ def _read_cache(cache: Path | None) -> dict[str, Any]:
 
 
 def _write_cache(cache: Path, kept: dict[str, Any]) -> None:
-    """Replaces the file at once, so that no other process reads half of it."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        fresh = cache.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(kept, indent=1))
-        fresh.replace(cache)
+        write_atomically(cache, json.dumps(kept, indent=1))
     except OSError as error:
-        logger.warning("the peaks of this machine cannot be kept in %s: %s", cache, error)
+        logger.warning("the peaks of this machine cannot be cached in %s: %s", cache, error)

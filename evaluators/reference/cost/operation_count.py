@@ -1,7 +1,7 @@
 """The work of a reference: the bytes and operations of one call.
 
-Two counts of it. The plain one is for the reader. The cautious one is for rejecting a kernel: only what no
-honest kernel can leave out, so that it errs on the kernel's side.
+There are two counts. The plain one is for reports. The cautious one is for rejecting kernels: it includes
+only work that no honest kernel can skip, so that it errs in the kernel's favour.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ logger = logging.getLogger(__name__)
 EXPONENTIALS = ("exp", "exp2", "logsumexp", "_softmax", "_log_softmax", "_safe_softmax")
 LONGEST_S = 10.0
 FORWARDS = 20
-"""Seconds for the backward pass, or so many times what the forward pass took. That of `cumprod` runs over all
-pairs of elements of a row once there is a zero: hours for KernelBench's `level1/90`."""
+"""Limit of the backward pass: LONGEST_S seconds or FORWARDS times the forward pass. The backward of `cumprod`
+visits all pairs of elements of a row that has a zero, which takes hours for KernelBench's `level1/90`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of one call. `bytes`: inputs, parameters and buffers read once, outputs written once;
     `operations`: multiplications and additions of matmuls, convolutions and attention; `softmax`: whether
-    there are exponentials after these, as in attention.
-
-    The `needed_` figures are the cautious ones: 0 where nothing could be shown.
-    """
+    exponentials follow these, as in attention. The `needed_` figures are the cautious ones; 0 if nothing
+    could be proven."""
 
     bytes: int
     operations: int
@@ -51,11 +49,10 @@ class Work:
 def count(module: nn.Module, inputs: list[Any], outputs: list[torch.Tensor]) -> Work:
     """The work of `module(*inputs)`, which gives `outputs`.
 
-    Runs copies of the module, forward and backward: an input or parameter counts as needed as far as its
-    gradient is not zero for a random cotangent, an operation as far as its factors are not zero, forward and
-    backward. Attention runs as its two matmuls, so that what a mask leaves out is seen. Inputs and module
-    stay as they are. Never raises for an odd reference: what could not be counted is 0, and a warning says
-    so.
+    Runs copies of the module, forward and backward. Elements of inputs and parameters are needed if their
+    gradient for a random cotangent is not zero, operations if their factors are not zero, forward and
+    backward. Attention runs as its two matmuls, so that masked pairs are not counted. Inputs and module stay
+    unchanged. Never raises: a count that fails is 0, with a warning.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -73,15 +70,15 @@ def count(module: nn.Module, inputs: list[Any], outputs: list[torch.Tensor]) -> 
             work, products = _add_operations(work, module, inputs)
             longest_s = max(LONGEST_S, FORWARDS * (time.monotonic() - start))
             work = _add_needed(work, module, inputs, products, longest_s)
-    except Exception as error:  # the reference's code may raise anything; it runs well without this count
+    except Exception as error:  # the reference's code may raise anything; judging works without this count
         logger.warning("the work of the reference could not be counted: %s: %s", type(error).__name__, error)
     if any(v.is_cuda for v in (*tensors, *outputs)):
-        torch.cuda.empty_cache()  # candidates need the memory; the gradients are gone by now
+        torch.cuda.empty_cache()  # frees the gradients' memory for candidates
     return work
 
 
 def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[Work, int]:
-    """Runs a copy of the module. Returns the operations with no factor that is zero, too."""
+    """Runs a copy of the module. Also returns the number of operations whose factors are all nonzero."""
     import torch
 
     twin = copy.deepcopy(module)
@@ -91,7 +88,7 @@ def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[W
 
 
 def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int, longest_s: float) -> Work:
-    """Runs a copy of the module forward and backward. Raises TimeoutError where that takes longer."""
+    """Runs a copy of the module forward and backward. Raises TimeoutError after `longest_s`."""
     import torch
 
     twin = copy.deepcopy(module)
@@ -113,14 +110,14 @@ def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int,
         work,
         needed_input_bytes=sum(needed[: len(wanted)]),
         needed_parameter_bytes=sum(needed[len(wanted) :]),
-        # Backward has at most two products for each one that the outputs depend on, none for the others.
+        # Backward has at most two products for each product that the outputs depend on, and no others.
         needed_operations=min(products, backward.products // 2),
     )
 
 
 def _end(output: torch.Tensor) -> torch.Tensor:
-    """A scalar whose gradient for the output is drawn at random. Handed to `torch.autograd.grad`, such a
-    gradient would have it import sympy, half a second of a process's CPU time."""
+    """A scalar whose gradient for the output is random. Passing a random gradient to `torch.autograd.grad`
+    would import sympy, which takes half a second of CPU time."""
     import torch
 
     class End(torch.autograd.Function):
@@ -140,8 +137,8 @@ def _end(output: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Counts:
-    """Of one run: operations but for those that an attention's mask leaves out, those of all with no factor
-    that is zero, and whether there are exponentials after any."""
+    """The counts of one run: operations without masked pairs of attention, operations whose factors are all
+    nonzero, and whether exponentials follow any."""
 
     operations: int = 0
     products: int = 0
@@ -149,7 +146,7 @@ class _Counts:
 
 
 def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, _Counts]:
-    """What `run` returns, and what it did. Raises TimeoutError when it takes longer."""
+    """The result of `run`, and its counts. Raises TimeoutError after `longest_s`."""
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
     from torch.utils.flop_counter import flop_registry
@@ -193,7 +190,7 @@ def _attended_share(
     is_causal: bool = False,
     **_: Any,
 ) -> float:
-    """The share of the pairs of a query and a key that `scaled_dot_product_attention` does not mask."""
+    """The share of query-key pairs that `scaled_dot_product_attention` does not mask."""
     if attn_mask is not None:
         seen = attn_mask if not _is_floating(attn_mask) else attn_mask.isfinite()
         return _nonzeros(seen) / max(seen.numel(), 1)
@@ -204,8 +201,8 @@ def _attended_share(
 
 
 def _products(name: str, operations: int, args: tuple[Any, ...]) -> int:
-    """The operations of one call whose factors are not zero: exact for a matmul, so that diagonal and
-    triangular factors count for what they are, expected from the densities for anything else."""
+    """The operations of one call whose factors are nonzero: exact for a matmul, so that diagonal and
+    triangular factors are counted correctly; estimated from the densities for anything else."""
     factors = [v for v in args if _is_floating(v) and v.dim() >= 2 and v.element_size() > 1]
     if name in ("mm", "bmm", "addmm", "baddbmm"):
         left, right = factors[-2:]
@@ -214,14 +211,13 @@ def _products(name: str, operations: int, args: tuple[Any, ...]) -> int:
 
 
 def _written_bytes(outputs: list[torch.Tensor], inputs: list[Any]) -> int:
-    """Outputs in full, but for repeated elements (`expand`) and what need not be written to be returned."""
+    """The bytes of all outputs, except repeated elements (`expand`) and outputs that are views of inputs."""
     new = [each for each in outputs if not _is_view(each, inputs)]
     return sum({_place(each): min(each.untyped_storage().nbytes(), _bytes(each)) for each in new}.values())
 
 
 def _is_view(output: torch.Tensor, inputs: list[Any]) -> bool:
     """Whether the output lies in the memory of an input."""
-
     return any(_place(v) == _place(output) for v in tensors_in(inputs))
 
 
@@ -246,6 +242,5 @@ def _is_floating(value: Any) -> bool:
 
 
 def _cloned(values: list[Any]) -> list[Any]:
-    """Copies of the tensors: a reference may work in place."""
-
+    """The values with copied tensors, because a reference may change them in place."""
     return list(map_tensors(lambda v: v.clone(), values))

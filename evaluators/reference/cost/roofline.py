@@ -1,5 +1,5 @@
-"""What the machine allows: the time below which no measurement of a problem's work can be true (after
-Williams, Waterman & Patterson, Roofline, CACM 2009)."""
+"""The roofline: the least time that this machine needs for a problem's work (Williams, Waterman & Patterson,
+Roofline, CACM 2009), and the check that rejects measurements below it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from evaluators.reference.cost.machine_peaks import MachinePeaks
 from evaluators.reference.cost.operation_count import Work
 
 TRUST = {"cuda": 0.9, "cpu": 0.5}
-"""The share of a floor that is held against a claim: a CPU is shared, and its peaks are noisy."""
+"""The share of a floor below which a time is rejected: a CPU is shared, and its measured peaks are noisy."""
 SHORT_CUTS = 4.0
-"""How much less arithmetic than the cautious count an honest kernel may get by with: Winograd's convolution
-saves 2.25 times, 8-bit floats run at twice the half-precision rate."""
+"""The factor by which an honest kernel may undercut the cautious count of arithmetic: Winograd's convolution
+saves a factor of 2.25, and 8-bit floats run at twice the half-precision rate."""
 
 
 def roofline(work: Work, peaks: MachinePeaks, dtype: str, *, lower: bool) -> Roofline:
-    """The floor for the problem's dtype, with or without factors of `lower` precision: the larger of memory
-    and compute time, in ms."""
+    """The floor, in ms, for the problem's dtype, with or without factors of `lower` precision: the larger of
+    memory time and compute time."""
     memory_ms = max(work.bytes, 1) / peaks.bytes_per_s * 1e3
     compute_ms = work.operations / peaks.peak(dtype, lower=lower) * 1e3
     return Roofline(
@@ -30,12 +30,12 @@ def roofline(work: Work, peaks: MachinePeaks, dtype: str, *, lower: bool) -> Roo
 def too_fast(
     *, kernel_ms: float, eager_ms: float, work: Work, peaks: MachinePeaks, footprint_bytes: int
 ) -> str | None:
-    """Why `kernel_ms` a call cannot be true; None where it can.
+    """Why `kernel_ms` per call is impossible; None if it is possible.
 
-    `footprint_bytes` is that of all input sets through which the calls rotate. A cache of C bytes holds C of
-    them, so that at the median call at most 2 C / footprint of the inputs are warm. The parameters may be in
-    the cache when a call begins, the outputs when it ends. Where eager PyTorch itself is below the floor, the
-    floor is wrong for this problem.
+    `footprint_bytes` is the size of all input sets through which the calls rotate. A cache of C bytes holds C
+    of them, so that at the median call at most 2 C / footprint of the inputs are cached. The parameters may
+    be cached when a call begins, and the outputs when it ends. If eager PyTorch itself is below the floor,
+    the floor is wrong for this problem.
     """
     cold = max(0.0, 1 - 2 * peaks.cache_bytes / max(footprint_bytes, 1))
     moved = work.needed_input_bytes * cold + sum(
@@ -51,10 +51,10 @@ def too_fast(
         what = f"{moved / 1e6:.4g} MB must move, and memory gives {peaks.bytes_per_s / 1e9:.4g} GB/s"
     else:
         what = (
-            f"{work.needed_operations / 1e9:.4g} billion operations are asked for, and the fastest matmul "
+            f"{work.needed_operations / 1e9:.4g} billion operations are needed, and the fastest matmul "
             f"reaches {fastest / 1e12:.4g} TFLOP/s"
         )
     return (
-        f"the kernel was seen to take {kernel_ms:.4g} ms a call, but none can take less than {floor_ms:.4g} "
-        f"ms here: {what} (problem.floor=false lifts this check for a problem with an algebraic short cut)"
+        f"the kernel took {kernel_ms:.4g} ms per call, below this machine's minimum of {floor_ms:.4g} ms: "
+        f"{what} (problem.floor=false lifts this check for a problem with an algebraic short cut)"
     )

@@ -1,11 +1,12 @@
-"""Chains of calls: what each call gets depends on the answer to the one before.
+"""Chains of calls: the inputs of each call depend on the answer to the call before.
 
-Inputs of a block's calls are all there when it begins, so that a kernel could compute them together, as one
-large batch, which a real user's calls never are. In a chain nobody can: each call's inputs shrink, element by
-element, by shares made of the values of the answer before; so a probability stays one. (A number made of its
-bytes would not do: a tolerance leaves enough of them free to bring about any number.) The runner does so, and
-the judge process again with the answers that were handed in, so that who leaves it out is wrong. It is done
-in few launches, which nothing hides where a kernel waits for the GPU in every call.
+All inputs of a timed block exist when it begins, so a kernel could compute its calls together as one large
+batch, which a real user's calls never are. In a chain it cannot: each call's inputs shrink, element by
+element, by shares computed from the previous answer's values. Shrinking keeps probabilities valid. (A hash of
+the answer's bytes would not do: the tolerance leaves enough bits free to produce any hash.) The runner
+changes the inputs, and the judge repeats the change with the answers it received, so a kernel that skips a
+step gives wrong answers. The change takes few launches, because nothing hides them behind a kernel that waits
+for the GPU in every call.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
     import torch
 
 MOST = 2**22
-"""Shares that an answer gives: of more elements the first count."""
+"""The largest number of shares; of a larger answer only the first elements are used."""
 SMALLEST = 1e-30
-"""Answers that differ by less do not differ."""
+"""Standard deviations below this count as zero variation."""
 LOSS = 0.5
-"""Of an element at most."""
+"""The largest part of itself that an element loses."""
 
 
 def can_stir(inputs: Iterable[torch.Tensor]) -> bool:
-    """Whether there are floating-point numbers to change. Integers are left alone: they may be places."""
+    """Whether there are floating-point inputs to change. Integers stay as they are: they may be indices."""
     return bool(_floating(inputs))
 
 
 def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Between nought and one, in float32, flat: an element's tells on which side of the mean it lies and how
-    far. `answers` are all outputs of a call, dense; of them the first that has any element counts."""
+    """Shares between 0 and 1, flat, in float32: each is the sigmoid of an element's distance from the mean in
+    standard deviations. `answers` are all outputs of a call, dense; the first one with elements is used."""
     import torch
 
     answer = next(each for each in answers if each.numel())
@@ -43,9 +44,9 @@ def shares_of(answers: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def stir(inputs: Iterable[torch.Tensor], shares: torch.Tensor) -> None:
-    """Lets a call's floating-point inputs shrink in place, gaps between elements included; signs and zeros
-    stay. Fewer shares than elements are repeated. That takes two launches a tensor, however few the shares:
-    a GPU's queue holds about a thousand."""
+    """Shrinks a call's floating-point inputs in place, including gaps between elements; signs and zeros stay.
+    Shares are repeated if there are fewer than elements. Always takes two launches per tensor, because a
+    GPU's queue holds only about a thousand."""
     for each in _floating(inputs):
         span = span_of(each.detach())
         whole = len(span) - len(span) % len(shares)
@@ -59,5 +60,5 @@ def _floating(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as they lie in memory."""
+    """The elements in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))

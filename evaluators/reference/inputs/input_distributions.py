@@ -1,9 +1,9 @@
-"""Input distributions beside the problem's own: a kernel that is right only on the benchmark's numbers is
-wrong, whatever the tolerance.
+"""Input distributions in addition to the problem's own: a kernel that is right only on the benchmark's
+numbers is wrong, whichever tolerance applies.
 
-Each changes a set of inputs as the reference draws them. What a distribution asks for is what the reference
-answers; where the reference itself is not right, it is left out (see `reference_model.py`). All draws come
-from torch's global generators, so that the same seed gives the same inputs.
+Each distribution changes the inputs that the reference draws. The reference's answer to them is the right
+one; distributions on which the reference itself is not right are left out (see `usable_distributions.py`).
+All draws come from torch's global generators, so that the same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     Change = Callable[[torch.Tensor], torch.Tensor]
 
 NEAR = 7
-"""Exponent of the scales that every type can hold."""
+"""Exponent of the scales that every type can represent."""
 FAR = (60, 40, 30, 20, 14, 10)
-"""Exponents of the largest and smallest scales: of these the second at which the reference is right, so that
-what a kernel has in between has room, too; or the only one."""
+"""Candidate exponents of the largest and smallest scales."""
 FAR_OUT = 1e4
-"""How many times the rms the one outlier is."""
+"""Size of the single outlier, as a multiple of the rms."""
 SPIKE = 230.0
-"""The same for the largest element of each row, or down to three quarters of it: e to this power is beyond
-float32, and its square is not beyond float16."""
+"""Size of each row's spike, as a multiple of the rms, of which each row uses at least three quarters: e to
+this power overflows float32, but its square does not overflow float16."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
     """`floating`, `integer` and `boolean` change the tensors of that kind; None leaves them as drawn.
-    `nonfinite`: it asks for an answer to infinities or NaN; without `orders`, to numbers that no order holds
-    for, so that indices of the largest and the like are not judged."""
+    `nonfinite`: it adds infinities or NaN. Without `orders`, its values have no clear order, so that indices
+    of maxima and the like are not judged."""
 
     name: str
     floating: Change | None = None
@@ -47,16 +46,16 @@ class Distribution:
     nonfinite: bool = False
     orders: bool = True
     keeps_nonfinite: bool = False
-    """Whether infinities and NaN come out of the change as they were."""
+    """Whether the change itself leaves infinities and NaN as they are."""
     only: frozenset[int] | None = None
-    """The numbers of the input tensors that it changes; None of all."""
+    """The numbers of the input tensors that it changes; None: all."""
 
     def changes(self, tensor: torch.Tensor) -> bool:
-        """Whether it is about tensors of this dtype."""
+        """Whether it changes this tensor."""
         return self._change(tensor) is not None and tensor.numel() > 0
 
     def applied(self, inputs: Any) -> Any:
-        """The inputs, changed, in the layout that they had."""
+        """The changed inputs, in the same layout."""
         number = -1
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,8 +76,8 @@ class Distribution:
 
 
 def _changed(how: Change, tensor: torch.Tensor, *, restore: bool) -> torch.Tensor:
-    """Complex tensors as pairs, half types in float32. Non-finite numbers of the problem's own stay; with
-    `restore` they are put back."""
+    """Applies the change to complex tensors as pairs and to half types in float32. `restore` puts back the
+    non-finite numbers that the problem's own inputs have."""
     import torch
 
     if tensor.is_complex():
@@ -93,7 +92,7 @@ def _changed(how: Change, tensor: torch.Tensor, *, restore: bool) -> torch.Tenso
 
 
 def _rms(x: torch.Tensor) -> torch.Tensor:
-    """Of the finite elements; 1 where all are zero."""
+    """The rms of the finite elements; 1 if all are zero."""
     import torch
 
     norm, count = torch.linalg.vector_norm(x, dtype=torch.float64), x.numel()
@@ -105,12 +104,12 @@ def _rms(x: torch.Tensor) -> torch.Tensor:
 
 
 def scaled(exponent: int) -> Change:
-    """All elements times 2 to this power: nothing is rounded."""
+    """Multiplies all elements by 2 to this power, which is exact."""
     return lambda x: x * 2.0**exponent
 
 
 def _unequal_scales(x: torch.Tensor) -> torch.Tensor:
-    """Each tensor times a power of two of its own."""
+    """Multiplies each tensor by a random power of two."""
     import torch
 
     return x * 2.0 ** int(torch.randint(-NEAR, NEAR + 1, ()))
@@ -121,7 +120,7 @@ def _shifted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _negative(x: torch.Tensor) -> torch.Tensor:
-    """All so far below zero that e to their power is 0: a maximum that begins with 0 is wrong."""
+    """All elements so far below zero that exp gives 0, which exposes a maximum that is initialised with 0."""
     return -(x.abs() + _rms(x)) * 256
 
 
@@ -130,20 +129,22 @@ def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sparse(x: torch.Tensor) -> torch.Tensor:
-    """Not zeros but small numbers: of many equal ones the roundings of a long sum add up."""
+    """Small numbers rather than zeros: with many equal numbers, the rounding errors of a long sum add up."""
     import torch
 
     return x * torch.where(torch.rand_like(x) < 0.1, 1.0, 2.0**-12)
 
 
 def _constant_rows(x: torch.Tensor) -> torch.Tensor:
-    """Of numbers with few bits, whose sums are exact in any order: equal roundings would add up."""
+    """Numbers with few bits, whose sums are exact in any order; otherwise equal rounding errors would add
+    up."""
     return x[..., :1].bfloat16().to(x.dtype).expand_as(x) if x.dim() else x
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Scale and mean grow along every dimension: no part stands for the whole. The scale by four in all: with
-    more, e to the power of most is half an ulp of the largest, and a sum one after the other loses them."""
+    """Scale and mean grow along every dimension, so that no part represents the whole. The scale grows by
+    four in all: with more, the exponentials of most elements are below half an ulp of the largest, and a
+    sequential sum loses them."""
     import torch
 
     found, step = x, _rms(x)
@@ -158,7 +159,7 @@ def _uneven(x: torch.Tensor) -> torch.Tensor:
 
 
 def _outlier(x: torch.Tensor) -> torch.Tensor:
-    """One element of all is huge."""
+    """A single huge element."""
     import torch
 
     flat = x.flatten().clone()
@@ -167,7 +168,7 @@ def _outlier(x: torch.Tensor) -> torch.Tensor:
 
 
 def _spikes(x: torch.Tensor) -> torch.Tensor:
-    """One element of each row is far above the others, anywhere in it."""
+    """One element of each row, at a random place, is far above the others."""
     import torch
 
     if not x.dim():
@@ -178,7 +179,7 @@ def _spikes(x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_spikes(x: torch.Tensor, rows: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """Of various sizes: with one for all, its own rounding would decide how near answers must be."""
+    """Spikes of various sizes: with a single size, its rounding error would determine the tolerance."""
     import torch
 
     size = 1 - torch.rand(place.shape, dtype=x.dtype, device=x.device) / 4
@@ -186,8 +187,7 @@ def _with_spikes(x: torch.Tensor, rows: torch.Tensor, place: torch.Tensor) -> to
 
 
 def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
-    """The same in one of the last four places of each row, what is left over after whole tiles, or in the
-    first."""
+    """A spike in the first or one of the last four places of each row: the remainder after whole tiles."""
     import torch
 
     if not x.dim():
@@ -198,8 +198,8 @@ def _edge_spikes(x: torch.Tensor) -> torch.Tensor:
 
 
 def _near_zero(x: torch.Tensor) -> torch.Tensor:
-    """Both signs of zero, and denormal numbers, among the others; few, since of many equal numbers the
-    roundings of a long sum add up."""
+    """A few zeros of both signs and denormal numbers among the others. Only a few, because with many equal
+    numbers the rounding errors of a long sum add up."""
     import torch
 
     kind = torch.randint(64, x.shape, device=x.device, dtype=torch.uint8)
@@ -209,8 +209,8 @@ def _near_zero(x: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(x: torch.Tensor) -> torch.Tensor:
-    """Minus infinity in a prefix of each row, of any length below the whole, and here and there, never in all
-    of a row of several: what its softmax is then differs between PyTorch's own kernels, NaN or zero."""
+    """Minus infinity in a random proper prefix of each row, and at random places. Rows of several elements
+    are never fully masked: for those, PyTorch's own softmax kernels disagree (NaN or zero)."""
     import torch
 
     if not x.dim():
@@ -223,7 +223,7 @@ def _masked(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sprinkled(x: torch.Tensor, *values: float) -> torch.Tensor:
-    """These values, each in one element of about 64 rows."""
+    """Puts each of these values at up to 64 random places."""
     import torch
 
     flat = x.flatten().clone()
@@ -251,7 +251,7 @@ def _sorted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _extremes(x: torch.Tensor) -> torch.Tensor:
-    """The smallest and the largest of the numbers that are there, and no others."""
+    """Only the smallest and the largest of the original numbers."""
     import torch
 
     return torch.where(torch.rand(x.shape, device=x.device) < 0.5, x.amin(), x.amax())
@@ -301,11 +301,11 @@ DISTRIBUTIONS = (
     Distribution(name="true at random", boolean=_mixed),
     Distribution(name="true prefixes", boolean=_prefixes),
 )
-"""What is tried on every problem, besides the far scales (`far_scales`), as far as it has such inputs."""
+"""Tried on every problem that has such inputs, in addition to the far scales (`far_scales`)."""
 
 
 def far_scales(name: str, most: int | None = None) -> list[Distribution]:
-    """The candidates for the LARGEST or the SMALLEST scale, the furthest first; none further than `most`."""
+    """The candidates for the LARGEST or the SMALLEST scale, furthest first, with exponents up to `most`."""
     sign = 1 if name == LARGEST else -1
     exponents = [each for each in FAR if most is None or each <= most]
     return [Distribution(name=name, floating=scaled(sign * each), keeps_nonfinite=True) for each in exponents]
@@ -318,24 +318,24 @@ DESCRIPTIONS = {
     "uneven": "scale and mean grow along every dimension, so that no part stands for the whole",
     "spikes": "one element of each row is far above the others",
     "spikes at the edge": "the first or one of the last four elements of each row is far above the others",
-    "unequal scales": "each input times a power of two of its own",
+    "unequal scales": "each input times a different power of two",
     "sparse": "nine of ten elements are near zero",
     "whole numbers": "small whole numbers",
     "negative": "every element is far below zero",
     "constant rows": "all elements of a row are equal",
-    "outlier": "one element of all is 10,000 times as large as the others",
+    "outlier": "a single element is 10,000 times as large as the others",
     "near zero": "zeros of both signs and denormal numbers among the others",
-    "masked": "minus infinity in a prefix of each row, and here and there",
+    "masked": "minus infinity in a prefix of each row and at random places",
     "infinite": "a few elements are plus or minus infinity",
     "NaN": "a few elements are NaN",
     "sorted indices": "integer inputs in ascending order",
     "repeated indices": "integer inputs that are all equal",
-    "extreme indices": "integer inputs that are the smallest or the largest that occur",
+    "extreme indices": "integer inputs that are all the smallest or the largest value that occurs",
     "all true": "boolean inputs that are all true",
     "all false": "boolean inputs that are all false",
-    "true at random": "boolean inputs of which half are true, anywhere",
+    "true at random": "boolean inputs of which a random half is true",
     "true prefixes": "boolean inputs that are true in a prefix of each row",
-    LARGEST: "every element as large as the reference can bear",
-    SMALLEST: "every element as small as the reference can bear",
+    LARGEST: "every element as large as the reference can handle",
+    SMALLEST: "every element as small as the reference can handle",
 }
-"""In words for whoever writes kernels."""
+"""Descriptions for the authors of kernels."""

@@ -1,7 +1,7 @@
-"""Which input distributions can tell right answers to a reference from wrong ones.
+"""Finds the input distributions that distinguish right answers to a reference from wrong ones.
 
-One can where eager PyTorch itself is right and no rounding decides what the answer is. The others are named,
-with the reason, in `ReferenceModel.untried`.
+A distribution is usable if eager PyTorch itself is right on it and no rounding decides what the answer is.
+The others are listed in `ReferenceModel.untried`, with the reason.
 """
 
 from __future__ import annotations
@@ -25,40 +25,42 @@ from evaluators.reference.inputs.input_distributions import (
     far_scales,
 )
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.running_reference import raise_if_lost
+from evaluators.reference.running_reference import raise_if_gpu_lost
 
 if TYPE_CHECKING:
     import torch
 
 LONGEST_S = 120.0
-"""Of this process's own time, for trying out distributions: those that are left then are not tried on kernels
-either."""
+"""Process time for trying distributions, in seconds; the ones left then are not tried on kernels either."""
 CHAOTIC = 5e-4
-"""Relative to the outputs, or a hundred times as much as on the problem's own inputs: where a rounding of the
-inputs moves the answer further, another order of sums decides what it is."""
+"""Largest shift relative to the outputs, unless a hundred times the shift on the problem's own inputs is
+more. If a rounding of the inputs moves the answer further, the summation order decides what it is."""
 NEAR_OVERFLOW = 0.02
-"""Relative: an answer as near to the largest finite number may or may not be infinite."""
+"""Relative distance from the largest finite number within which an answer may or may not be infinite."""
 RIGHT = 64.0
-"""So many times its own error on the problem's inputs eager may have on a distribution to be called right."""
+"""Eager is right on a distribution if its error is at most this multiple of its error on the problem's
+inputs."""
 ROUNDED_WELL, ROUNDED = 4.0, 0.01
-"""So many times the shift on the problem's own inputs, or that part of the outputs: more says that the
-precision which a problem allows is too narrow for a distribution."""
+"""Largest shift with lower precision: a multiple of the shift on the problem's own inputs, or a share of the
+outputs. Beyond it, the precision that the problem allows is too low for the distribution."""
 FAR_SCALES = 2
-"""So many of the scales at either end of the type's range are taken in."""
+"""Scales used at either end of the type's range: the second leaves room for a kernel's intermediate
+values."""
 SOFTMAX_FAR = 14
-"""Exponent of the largest scale where products go into exponentials. Attention kernels, FlashAttention's and
-Triton's tutorial among them, compute exp2(score * scale - most) with one fused multiply-add, where `most` is
-the largest of the same products, but rounded. With scores of 2^80 the rounding alone makes it infinite."""
+"""Exponent of the largest scale if products go into exponentials. Attention kernels, including
+FlashAttention's and Triton's tutorial, compute exp2(score * scale - most) with one fused multiply-add, where
+`most` is the largest of the same products, but rounded. With scores of 2^80 the rounding error alone makes it
+infinite."""
 RANGE_DRAWS = 16
-"""In which a distribution must stay in the range of the inputs."""
-OUT_OF_RANGE = "the reference fails on the device for values out of the range of its own inputs"
+"""Draws in which a distribution must stay within the range of the inputs."""
+OUT_OF_RANGE = "the reference fails on the device for values outside the range of its own inputs"
 RAISED = (RuntimeError, ValueError, IndexError)
-"""By a reference that does not take some inputs."""
+"""Errors with which a reference rejects inputs."""
 
 
 def open_distributions(reference: ReferenceModel) -> None:
-    """Finds them, and has the reference keep its answers there. Random outputs are compared on the problem's
-    own inputs alone."""
+    """Finds the usable distributions and stores the reference's answers on them. Random outputs are compared
+    only on the problem's own inputs."""
     if reference.random_checks is not None:
         reference.untried["other distributions"] = "outputs are random"
         return
@@ -69,9 +71,9 @@ def open_distributions(reference: ReferenceModel) -> None:
 def _open_distributions(reference: ReferenceModel) -> None:
     deadline = time.process_time() + LONGEST_S
     _choose_signs(reference)
-    reference.change_weights(reference.everywhere(), alike=True)
+    reference.change_weights(reference.full_change(), alike=True)
     try:
-        own = _Own.of(reference.work_out(OWN, secrets.randbits(62)))
+        own = _Own.of(reference.compute_answer(OWN, secrets.randbits(62)))
         for candidates in _candidates(reference):
             right, why = 0, ""
             for each in candidates:
@@ -89,11 +91,11 @@ def _open_distributions(reference: ReferenceModel) -> None:
 
 
 def _choose_signs(reference: ReferenceModel) -> None:
-    """Whether the reference bears weights of other signs, if it has any."""
+    """Sets whether changed weights may have other signs: only if the outputs stay finite."""
     if not reference.has_weights:
         return
     for reference.signed_weights in (True, False):
-        reference.change_weights(reference.everywhere(), alike=True)
+        reference.change_weights(reference.full_change(), alike=True)
         try:
             outputs = reference.run(reference.sample)
             if all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point()):
@@ -103,13 +105,13 @@ def _choose_signs(reference: ReferenceModel) -> None:
 
 
 def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
-    """Each distribution by itself; of the scales towards either end of the range all, the furthest first."""
+    """Each distribution alone, then for either end of the range all scales, the furthest first."""
     tensors = tensors_in(reference.sample)
     for each in DISTRIBUTIONS:
         if not any(each.changes(tensor) for tensor in tensors):
             continue
         if each.integer and reference.keeps_integers:
-            reference.untried[each.name] = "its integers have to be as the reference makes them"
+            reference.untried[each.name] = "the reference requires its own integers"
             continue
         if each.nonfinite:
             if why := _no_infinities(tensors, reference):
@@ -117,7 +119,7 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
                 continue
             if each.orders and reference.has_products:
                 if not (masks := _masks(each, tensors, reference)):
-                    reference.untried[each.name] = "no input is a mask: its infinities are in products"
+                    reference.untried[each.name] = "no input is a mask: infinities would enter products"
                     continue
                 each = replace(each, only=masks)
         yield [each]
@@ -127,7 +129,7 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
 
 
 def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -> str:
-    """Why they are not tried; "" where they are."""
+    """Why infinities are not tried; "" if they are."""
     if reference.keep_range:
         return OUT_OF_RANGE
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
@@ -140,15 +142,15 @@ def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -
 def _masks(
     masked: Distribution, tensors: Sequence[torch.Tensor], reference: ReferenceModel
 ) -> frozenset[int]:
-    """The numbers of the input tensors in which minus infinity is a mask: the answer stays finite. In a
-    factor of a product it does not."""
+    """The numbers of the input tensors in which minus infinity acts as a mask: the answer stays finite, which
+    it does not if the tensor is a factor of a product."""
 
     def is_mask(number: int) -> bool:
         inputs = replace(masked, only=frozenset({number})).applied(reference.sample)
         try:
             outputs = reference.run(inputs)
         except RAISED as error:
-            raise_if_lost(error)
+            raise_if_gpu_lost(error)
             return False
         return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
 
@@ -159,7 +161,7 @@ def _masks(
 
 @dataclass(frozen=True)
 class _Own:
-    """The answer to the problem's own inputs; of each output eager's error and the answer, in rms."""
+    """The answer to the problem's own inputs, with the rms of eager's error and of the answer per output."""
 
     answer: ReferenceAnswer
     figures: list[tuple[float, float]]
@@ -170,14 +172,14 @@ class _Own:
 
 
 def _try_out(distribution: Distribution, own: _Own, reference: ReferenceModel) -> str:
-    """Takes a distribution in, or says why not."""
+    """Accepts a distribution and returns "", or returns why not."""
     seed = secrets.randbits(62)
     if reference.keep_range and not _keeps_range(distribution, reference.sample):
         return OUT_OF_RANGE
     try:
-        answer = reference.work_out(distribution, seed)
+        answer = reference.compute_answer(distribution, seed)
     except RAISED as error:
-        raise_if_lost(error)
+        raise_if_gpu_lost(error)
         return f"the reference raises {type(error).__name__}"
     if reference.has_products and any(map(_overflows, answer.eager, answer.exact)):
         return "sums of products are too large for the type there"
@@ -186,13 +188,13 @@ def _try_out(distribution: Distribution, own: _Own, reference: ReferenceModel) -
             return "the outputs have another shape there"
         if not _is_right(answer, number, own, lower=bool(reference.rule.precision)):
             return "eager PyTorch is not right there"
-    reference.take_in(distribution, seed, answer)
+    reference.accept(distribution, seed, answer)
     return ""
 
 
 def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
-    """Whether all values lie between the least and the largest of the same tensor before, in some draws: one
-    distribution has scales that are drawn."""
+    """Whether all values stay within the range of the original tensor, in several draws, because one
+    distribution has random scales."""
     return all(
         bool((new.amin() >= old.amin()) & (new.amax() <= old.amax()))
         for _ in range(RANGE_DRAWS)
@@ -206,8 +208,8 @@ def _keeps_range(distribution: Distribution, sample: list[Any]) -> bool:
 
 
 def _is_right(answer: ReferenceAnswer, number: int, own: _Own, *, lower: bool) -> bool:
-    """Whether eager's output of this number is right enough to judge by. `lower`: whether the problem allows
-    lower precision."""
+    """Whether eager's output of this number is accurate enough to judge by. `lower`: whether the problem
+    allows lower precision."""
     import torch
 
     eager, exact, shift = answer.eager[number], answer.exact[number], answer.shifts[number]
@@ -226,27 +228,27 @@ def _is_right(answer: ReferenceAnswer, number: int, own: _Own, *, lower: bool) -
 
 
 def _overflows(eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether a finite answer is too large for eager's dtype. Where sums of products are, a part of another
-    sum may be, too, although the whole is not; and a kernel may round a part."""
+    """Whether a finite answer is too large for eager's dtype. If a sum of products is, a partial sum of
+    another element may be as well, and a kernel may round partial sums."""
     if not eager.is_floating_point() or _is_far_below(exact, eager.dtype):
         return False
     return bool((exact.isfinite() & ~exact.to(eager.dtype).isfinite()).any())
 
 
 def _is_far_below(exact: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether all elements are finite, and far from the largest number of the type."""
+    """Whether all elements are finite and far below the largest number of the type."""
     import torch
 
     return not exact.numel() or float(largest_of(exact)) <= (1 - NEAR_OVERFLOW) * torch.finfo(dtype).max
 
 
 def _same_finite(eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the same elements are infinite, with the same signs, or NaN, once the exact answer is rounded
-    to eager's dtype; and no element is so near to the largest finite number that a rounding decides."""
+    """Whether the same elements are infinite (with the same signs) or NaN once the exact answer is rounded to
+    eager's dtype, and no element is so close to the largest finite number that a rounding decides."""
     import torch
 
     eager, exact = as_pairs(eager), as_pairs(exact)
-    if _is_far_below(exact, eager.dtype):  # finite, each of them
+    if _is_far_below(exact, eager.dtype):  # all are finite
         return bool(largest_of(eager).isfinite())
     most = torch.finfo(eager.dtype).max
     rounded = exact.to(eager.dtype)

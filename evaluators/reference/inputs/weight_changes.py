@@ -1,8 +1,8 @@
-"""Other values for a module's weights, the same on both sides of a comparison.
+"""Changes a module's weights, in the same way on both sides of a comparison.
 
-The constructors of a reference and of a kernel draw the same weights, but many are plain (ones, zeros), and
-all of them stay what they were. A kernel that leaves a bias out, or that has kept something made of its
-weights, is right until they change.
+The constructors of a reference and of a kernel draw the same weights, but many are trivial (ones, zeros), and
+none ever change. A kernel that omits a bias, or that caches a value computed from its weights, is right until
+they change.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ if TYPE_CHECKING:
     from torch import nn
 
 RUNNING = ("running_mean", "running_var")
-"""Buffers that training writes, as it does weights."""
+"""Buffers that training updates, like weights."""
 SHARE, FEWEST = 1 / 256, 8
-"""Of the elements of a tensor that change when only some do; at least so many. Whoever looks at one element
-misses such a change so often, and few enough are looked at in no time."""
+"""In a partial change, the share of a tensor's elements that change, and their least number. A kernel that
+checks only a few elements, to save time, usually misses such a change."""
 TURNS = 3
-"""Changes in which each tensor's turn comes once, at some places; so many are in every measurement. Two
-tensors seldom have the same turn, so that whoever looks at a small one misses the change of a large one."""
+"""Partial changes per measurement; each tensor changes in one of them. Two tensors rarely change together, so
+that a kernel that checks only a small tensor misses the change of a large one."""
 EVERY = 3
-"""Of so many pairs of timed blocks one comes after a change; another change comes after the last."""
+"""One in EVERY pairs of timed blocks follows a change; another change comes after the last pair."""
 SOMEWHERE = (0.5, 1.0)
-"""By how much an element changes when few do, of the tensor's largest: it is to show in the outputs."""
+"""Range of a partial change, relative to the tensor's largest element: large enough to show in the
+outputs."""
 FACTOR, ADDED = (0.5, 1.5), 0.25
-"""When all elements change: what each is multiplied by, with either sign, and the most that is added to it,
-of the tensor's rms. Statistics, and weights whose signs the reference does not bear, keep their signs."""
+"""In a full change, the range of each element's factor (with either sign), and the largest amount added to
+it, relative to the tensor's rms. Statistics keep their signs, as do weights if the reference needs that."""
 ZERO = 1 / 8
-"""What zeros become where the two sides' forms differ, and all other elements are halved."""
+"""The new value of zeros if the two sides' weights differ in form; all other elements are halved."""
 PART = 2**24
-"""Elements at a time, so that what a change takes besides is some 100 MiB."""
+"""Elements changed at a time, so that a change takes only about 100 MiB of extra memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightChange:
-    """What both sides do to their weights. All elements of all change, or some of those tensors whose `turn`
-    it is; `signed`: signs, too, where all do; `buffers`: of these names change with the weights.
+    """How both sides change their weights. Without a `turn`, all elements of all tensors change, including
+    signs if `signed`; with one, a few elements of the tensors with these numbers. Buffers named in `buffers`
+    change with the weights.
 
-    Where the two sides' weights differ in form, every element becomes what depends on itself alone, and
-    rounds nothing: a kernel may have its weights in other shapes, or several in one. Zeros become another
-    number, so that a bias that nobody adds shows; with `padded` only those of tensors of zeros do, since a
-    kernel may have padded its weights with them.
+    If the two sides' weights differ in form, each new element is an exact function of the old one, because a
+    kernel may reshape its weights or merge several into one. Zeros become nonzero, which exposes a bias that
+    is never added; with `padded` only in tensors of zeros, because a kernel may pad its weights with zeros.
     """
 
     seed: int
@@ -62,7 +63,7 @@ class WeightChange:
 
 
 def weights_of(module: nn.Module, buffers: Sequence[str] = ()) -> list[torch.Tensor]:
-    """Floating-point parameters, the statistics of batch norms, and the buffers of these names."""
+    """The floating-point parameters, batch-norm statistics, and buffers with these names."""
     named = dict(module.named_buffers())
     running = [name for name in named if name.rpartition(".")[2] in RUNNING]
     tensors = (*module.parameters(), *(named[name] for name in (*running, *buffers)))
@@ -70,9 +71,9 @@ def weights_of(module: nn.Module, buffers: Sequence[str] = ()) -> list[torch.Ten
 
 
 def plain_buffers(module: nn.Module, twin: Callable[[], nn.Module]) -> list[str]:
-    """The names of buffers that are no constants of the computation: one number throughout, as they are
-    before somebody trains or loads them, or other numbers in a `twin` from another seed. Tables and masks are
-    constants, which a kernel may know."""
+    """The names of buffers that are not constants of the computation: either all elements are equal, as
+    before training or loading, or a `twin` from another seed has other values. Tables and masks are
+    constants, which a kernel may rely on."""
     import torch
 
     found, others = [], None
@@ -88,18 +89,18 @@ def plain_buffers(module: nn.Module, twin: Callable[[], nn.Module]) -> list[str]
 
 
 def known_buffers(module: nn.Module, wanted: Sequence[Sequence[object]]) -> list[str]:
-    """Which of these buffers (name, shape, dtype) a module has, too."""
+    """The names of those buffers (name, shape, dtype) that a module also has."""
     forms = {name: [list(each.shape), str(each.dtype)] for name, each in module.named_buffers()}
     return [str(name) for name, *form in wanted if forms.get(str(name)) == form]
 
 
 def forms_of(module: nn.Module) -> list[list[object]]:
-    """Shape and dtype of each, for JSON."""
+    """Shape and dtype of each weight, for JSON."""
     return [[list(each.shape), str(each.dtype)] for each in weights_of(module)]
 
 
 def turns(count: int) -> list[list[int]]:
-    """Deals the numbers of `count` tensors into the turns in which they change, at random."""
+    """Assigns `count` tensors at random to the partial changes; returns their numbers per change."""
     order = list(range(count))
     secrets.SystemRandom().shuffle(order)
     hands = max(min(count, TURNS), 1)
@@ -107,16 +108,16 @@ def turns(count: int) -> list[list[int]]:
 
 
 def moments() -> Iterator[bool]:
-    """Whether a change comes before the next pair of timed blocks; nobody can foresee it."""
+    """Yields whether a change precedes the next pair of timed blocks, unpredictably."""
     while True:
         chosen = secrets.randbelow(EVERY)
         yield from (pair == chosen for pair in range(EVERY))
 
 
 def change(module: nn.Module, how: WeightChange, *, alike: bool) -> list[torch.Tensor]:
-    """Changes the weights in place and returns what they were, for `restore`. The same for the same change,
-    device and forms where the two sides are `alike`. Takes the memory of the weights once more, and that of
-    the largest of them, in float32 at least."""
+    """Changes the weights in place and returns the old ones, for `restore`. If the two sides are `alike`, the
+    same change, device and forms give the same weights. Takes as much memory as the weights, plus the largest
+    of them in at least float32."""
     import torch
 
     weights = weights_of(module, how.buffers)
@@ -136,7 +137,7 @@ def change(module: nn.Module, how: WeightChange, *, alike: bool) -> list[torch.T
 
 
 def _all_changed(tensor: torch.Tensor, seed: int, *, signed: bool) -> torch.Tensor:
-    """Every element is another, in float32 at least."""
+    """The tensor with every element changed, in at least float32."""
     import torch
 
     generator = torch.Generator(tensor.device).manual_seed(seed)
@@ -161,7 +162,7 @@ def _all_changed(tensor: torch.Tensor, seed: int, *, signed: bool) -> torch.Tens
 
 
 def _some_changed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """A few elements grow by one amount, in float32 at least; a variance stays positive."""
+    """The tensor with a few elements raised by one amount, in at least float32; a variance stays positive."""
     import torch
 
     generator = torch.Generator(tensor.device).manual_seed(seed)
@@ -178,7 +179,7 @@ def _some_changed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements in one order on both sides, in float32 at least."""
+    """A flat copy in at least float32, in the same order on both sides."""
     import torch
 
     wide = torch.promote_types(tensor.dtype, torch.float32)
@@ -186,7 +187,7 @@ def _wide_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
-    """With zeros in the place of infinities and NaN."""
+    """The tensor with zeros in place of infinities and NaN."""
     return tensor.nan_to_num(0.0, 0.0, 0.0)
 
 

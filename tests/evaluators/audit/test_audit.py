@@ -86,5 +86,5 @@ def test_without_a_clone_one_line_says_how_to_get_it(
     monkeypatch.setenv(ROOT, str(tmp_path))
     assert audit.main(["suite=kernelbench/level2", f"out={tmp_path}"]) == 2
     said = capsys.readouterr().err
-    assert "is no clone of KernelBench" in said
+    assert "is not a clone of KernelBench" in said
     assert said.count("\n") == 1

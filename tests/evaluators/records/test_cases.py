@@ -87,12 +87,12 @@ def test_a_reference_names_its_cases() -> None:
     ("cases", "why"),
     [
         ([{"sizes": {"colums": 3}}], "no module global colums to override; did you mean columns?"),
-        ([{"size": {}}], "case 0 of rows.py is none: .*size"),
+        ([{"size": {}}], "case 0 of rows.py is not valid: .*size"),
         ([{"dtype": "int7"}], "case.dtype is 'int7'"),
         ([{"layout": "diagonal"}], "case.layout is 'diagonal'"),
         ([{"weight": -1}], "must be finite and not negative"),
         ([{"weight": 0}], "nothing would be timed"),
-        ([{}, {}], "the case as it is of rows.py stands there twice"),
+        ([{}, {}], "rows.py has the case as it is twice"),
     ],
 )
 def test_an_invalid_case_is_refused_in_one_line(cases: list[dict[str, object]], why: str) -> None:

@@ -85,7 +85,7 @@ def test_an_override_reaches_globals_that_are_computed_from_it() -> None:
     assert init_inputs(module, 1) == [10]
 
 
-def test_an_override_of_a_computed_global_stands() -> None:
+def test_an_override_of_a_computed_global_is_kept() -> None:
     module = module_of(SOURCE, N=5, width=7)
     assert (module.N, module.width, module.shape) == (5, 7, (5, 7))
 
@@ -120,7 +120,7 @@ def test_assigned_names_are_the_globals_and_nothing_deeper() -> None:
     assert assigned_names(source) == {"a", "b", "c", "d"}
 
 
-def test_a_reference_is_compiled_by_its_own_rules() -> None:
+def test_a_reference_is_compiled_with_its_own_future_imports() -> None:
     """Not by the `from __future__` of the module that loads it."""
     assert module_of("def f(x: int): ...").f.__annotations__ == {"x": int}
     lazy = module_of("from __future__ import annotations\nN = 1\ndef f(x: int): ...", N=2)
@@ -142,7 +142,7 @@ def test_a_user_file(tmp_path: Path) -> None:
         ("torch.float32", "torch.int64", "float32"),
     ],
 )
-def test_the_types_of_a_reference_are_its_own(tmp_path: Path, weights: str, inputs: str, dtype: str) -> None:
+def test_a_reference_determines_its_dtype(tmp_path: Path, weights: str, inputs: str, dtype: str) -> None:
     source = f"""
 import torch
 class Model(torch.nn.Module):

@@ -65,7 +65,7 @@ def test_eagers_shifts_are_measured_once_where_something_seems_wrong(
     assert not found(0.0) and not measured
     assert not found(1e-3) and len(measured) == 1, "as far as eager may be off, a kernel may be"
     assert not found(1e-3) and found(100.0) and len(measured) == 1
-    session.change_weights(session.everywhere(), alike=True)
+    session.change_weights(session.full_change(), alike=True)
     _, answer = session.answer_on("sparse", complete=True)
     assert answer.shifts[0].eager_rms == 1.0 and answer.shifts[0].rms > 0
 
@@ -98,6 +98,6 @@ def counting_beside_a_dropout() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize("reference", [to_and_fro, counting, counting_beside_a_dropout])
-def test_state_is_told_from_random_numbers(reference: Callable[[], Callable[..., Any]]) -> None:
+def test_state_is_distinguished_from_random_numbers(reference: Callable[[], Callable[..., Any]]) -> None:
     with pytest.raises(UnfitReference, match="it keeps state"):
         session_of(reference(), lambda: [matrix()])

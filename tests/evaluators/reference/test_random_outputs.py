@@ -88,7 +88,7 @@ def half_fixed() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("kernel", "why"),
     [
-        (lambda: torch.rand(SIZE) * 2 - 0.5, r"it lies in \[0, 1\) does not hold of \d+ of 4096 elements"),
+        (lambda: torch.rand(SIZE) * 2 - 0.5, r"it lies in \[0, 1\) does not hold for \d+ of 4096 elements"),
         (lambda: torch.rand(SIZE) * 0.9, r"share below 1/4: 0\.2[78]"),
         (squared, "the output: the distribution of 65536 values"),
         (lambda: FIXED, "calls are not independent"),

@@ -70,7 +70,7 @@ def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str
 
 
 @pytest.mark.parametrize("tolerance", RULES)
-def test_softmaxes_that_are_right_on_the_benchmarks_numbers_alone(tolerance: str) -> None:
+def test_softmaxes_that_are_right_only_on_the_benchmarks_numbers(tolerance: str) -> None:
     def no_maximum(x: torch.Tensor) -> torch.Tensor:
         e = torch.exp(x)
         return e / e.sum(-1, keepdim=True)
@@ -251,7 +251,7 @@ def test_parts_of_a_sum_may_be_rounded_where_no_sum_is_too_large() -> None:
         session = session_of(torch.matmul, draw, dtype="float16")
         session.has_products = True
         open_distributions(session)
-        session.change_weights(session.everywhere(padded=True), alike=True)
+        session.change_weights(session.full_change(padded=True), alike=True)
         assert wrong_on(session, halfway) == set()
         reasons.add(session.untried["large"])
     assert reasons == {"sums of products are too large for the type there"}
@@ -310,7 +310,7 @@ def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
     assert all(found.eager_error > 0 for name, found in judged(session, recurrence).items() if not name)
 
 
-def test_where_float64_cannot_be_had_nobody_pretends() -> None:
+def test_without_float64_answers_are_not_called_exact() -> None:
     def single(x: torch.Tensor) -> torch.Tensor:
         return (x @ torch.ones(128, 128, dtype=torch.float32)).tanh()
 
@@ -368,7 +368,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     open_distributions(session)
     assert not session.signed_weights
     before = session.eager.log_scale.clone()
-    session.change_weights(session.everywhere(), alike=True)
+    session.change_weights(session.full_change(), alike=True)
     changed = session.eager.log_scale
     assert (changed > 0).all() and changed.unique().numel() > 120
     assert torch.equal(session.double.module.log_scale, changed.double())
@@ -376,7 +376,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     assert torch.equal(session.eager.log_scale, before)
 
 
-def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_cached_if_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
 
     def counted(x: torch.Tensor) -> torch.Tensor:
@@ -387,7 +387,7 @@ def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pyte
     name, before = next(iter(session.distributions)), 0
     for room, expected in ((2.0**30, [0, 0]), (0.0, None)):
         monkeypatch.setattr(ReferenceModel, "_room", lambda self, room=room: room)
-        session.change_weights(session.everywhere(), alike=True)
+        session.change_weights(session.full_change(), alike=True)
         session.check_on([matrix()], name)
         counts = []
         for _ in range(2):
@@ -400,7 +400,7 @@ def test_answers_are_kept_for_every_kernel_where_there_is_room(monkeypatch: pyte
         session._kept.clear()
 
 
-def test_the_benchmarks_own_rule_is_recorded_beside_ours() -> None:
+def test_the_benchmarks_own_rule_is_recorded_next_to_ours() -> None:
     session = opened(lambda x: x.tanh(), lambda: [matrix()])
     draw = Draw.fresh()
     x, answer = session.draw(draw.seed)[0], session.answer(draw)

@@ -285,7 +285,7 @@ def test_inputs_that_belong_together_are_not_parted() -> None:
     assert findings(lambda table, first, index: table[index - first].exp(), draw) == []
 
 
-def test_what_no_kernel_can_be_judged_by_is_said_in_words() -> None:
+def test_unfit_references_are_refused_with_a_reason() -> None:
     calls: list[int] = []
 
     def counts(x: torch.Tensor) -> torch.Tensor:
@@ -294,7 +294,7 @@ def test_what_no_kernel_can_be_judged_by_is_said_in_words() -> None:
 
     with pytest.raises(UnfitReference, match="it keeps state"):
         session_of(counts, lambda: [matrix()])
-    with pytest.raises(UnfitReference, match="the output holds a float"):
+    with pytest.raises(UnfitReference, match="the output contains a float"):
         session_of(lambda x: (x, 1.0), lambda: [matrix()])
-    with pytest.raises(UnfitReference, match="an input holds a dtype"):
+    with pytest.raises(UnfitReference, match="an input contains a dtype"):
         session_of(lambda x, dtype: x.to(dtype), lambda: [matrix(), torch.float32])

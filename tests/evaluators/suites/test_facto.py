@@ -109,7 +109,7 @@ def test_calls_that_fail_or_tell_nothing_are_left_out() -> None:
     assert [each.arguments[1] for each in scaled] == [2.0]
 
 
-def test_without_a_clone_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_clone_the_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROOT, raising=False)
     with pytest.raises(
         SuiteMissing, match=r"clone github.com/meta-pytorch/FACTO and set FACTO_ROOT"
@@ -117,11 +117,11 @@ def test_without_a_clone_there_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         facto_calls()
     assert "\n" not in str(error.value)
     monkeypatch.setenv(ROOT, str(tmp_path))
-    with pytest.raises(SuiteMissing, match="is no clone of FACTO"):
+    with pytest.raises(SuiteMissing, match="is not a clone of FACTO"):
         facto_calls()
     (tmp_path / "facto" / "specdb").mkdir(parents=True)
     (tmp_path / "facto" / "specdb" / "db.py").write_text("import torch")
-    monkeypatch.setattr(facto, "made_once", lambda name, make: make())
+    monkeypatch.setattr(facto, "cached_calls", lambda name, make: make())
     with pytest.raises(SuiteMissing, match=r"FACTO cannot be imported: No module named 'facto.inputgen'"):
         facto_calls()
 

@@ -50,19 +50,19 @@ def test_the_command_line_names_one(clone: Path) -> None:
     ("problem", "says"),
     [
         ("kernelbench/level1/Softmx", "did you mean 23_Softmax?"),
-        ("kernelbench/level1/99", "there are 1 to 23"),
-        ("kernelbench/level7/1", "kernelbench/level1/23 is one"),
+        ("kernelbench/level1/99", "it has 1 to 23"),
+        ("kernelbench/level7/1", "named like kernelbench/level1/23"),
         ("kernelbench/level3/1", "it has no folder KernelBench/level3"),
         ("kernelbanch/level1/1", "did you mean kernelbench?"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_line(clone: Path, problem: str, says: str) -> None:
+def test_an_unknown_problem_costs_one_line(clone: Path, problem: str, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("?", r"\?")) as error:
         composed(f"problem={problem}")
     assert "\n" not in str(error.value)
 
 
-def test_the_data_set_stands_in_for_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dataset_replaces_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {
         "level_1": [
             {"code": "two", "level": 1, "name": "2_Two", "problem_id": 2},
@@ -76,7 +76,7 @@ def test_the_data_set_stands_in_for_a_clone(monkeypatch: pytest.MonkeyPatch) -> 
     kernelbench._of_dataset.cache_clear()
     try:
         assert [(each.name, each.source) for each in references(1)] == [("1_One", "one"), ("2_Two", "two")]
-        with pytest.raises(SuiteMissing, match="cannot be had"):
+        with pytest.raises(SuiteMissing, match="cannot be downloaded"):
             references(2)
     finally:
         kernelbench._of_dataset.cache_clear()
@@ -104,7 +104,7 @@ def test_suites_name_their_problems(clone: Path) -> None:
         kernelbench.KernelBench("five", [5])
 
 
-def test_a_reference_that_is_none_is_said_in_a_line(clone: Path) -> None:
+def test_an_invalid_reference_costs_one_line(clone: Path) -> None:
     file = clone / "KernelBench" / "level2" / "9_Broken.py"
     file.write_text("import torch\n")
     with pytest.raises(BadReference, match="defines no Model"):

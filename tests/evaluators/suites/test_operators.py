@@ -26,13 +26,13 @@ from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.validation import examine
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
-from evaluators.suites import operators, telling_calls
+from evaluators.suites import informative_calls, operators
 from evaluators.suites.case_calls import STORAGE, fit
+from evaluators.suites.informative_calls import accept_other_numbers, accepts_other_numbers, is_informative
 from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
 from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.out_forms import out_forms
-from evaluators.suites.telling_calls import takes_other_numbers, takes_other_numbers_apart, tells
 from evaluators.suites.trace_grammar import parse_arguments
 from evaluators.suites.traced_call import Device, Tensor, TracedCall, tensors_of
 from evaluators.suites.traces import TRACES
@@ -100,12 +100,12 @@ def test_a_suite_has_the_operators_that_compute() -> None:
     assert operators._traced().left_out == {
         "view": 1,
         "creation": 1,
-        "draws random numbers, and nothing is known to hold of them": 1,
-        "draws less than 2 numbers": 1,
+        "draws random numbers that no check is known for": 1,
+        "draws fewer than 2 numbers": 1,
         "no elements": 1,
         "not in this PyTorch": 1,
     }
-    with pytest.raises(ValueError, match="there is no suite operators/none"):
+    with pytest.raises(ValueError, match="unknown suite operators/none"):
         OperatorSuite("operators/none")
 
 
@@ -157,7 +157,7 @@ def test_tensors_are_inputs_and_the_rest_goes_to_the_constructor() -> None:
 def test_unknown_operators_are_one_line() -> None:
     with pytest.raises(BadReference, match=r"has no aten.ad_.Tensor; did you mean aten.add_.Tensor\?"):
         problem_of("aten.ad_.Tensor")
-    with pytest.raises(BadReference, match="is no operator of a suite"):
+    with pytest.raises(BadReference, match="unknown problem"):
         load_operator("operators/elsewhere/aten.add.Tensor")
 
 
@@ -169,7 +169,7 @@ def test_some_of_the_calls_can_be_chosen() -> None:
     looked_up = load_operator("operators/traced/aten.embedding.default", types=["float16"])
     assert len(looked_up.cases) == 1, "the type of the indices does not matter"
     assert len(load_operator(name, most_cases=1).cases) == 2  # one of each type
-    with pytest.raises(BadReference, match="has no call with tensors of int64 alone"):
+    with pytest.raises(BadReference, match="has no call whose tensors are all int64"):
         load_operator(name, types=["int64"])
     with pytest.raises(BadReference, match="must be at least 1"):
         load_operator(name, most_cases=0)
@@ -247,7 +247,7 @@ def test_of_many_calls_some_from_the_largest_to_the_smallest_are_kept() -> None:
     assert found.left_out == {"more than 6 cases of an operator at a type": 188}
 
 
-def test_a_held_out_call_has_another_size_wherever_it_stands() -> None:
+def test_a_held_out_call_replaces_a_size_everywhere() -> None:
     text = "((T([8, 4], f32), T([4, 16], f32, [1, 4]),), {})"
     generator = random.Random(0)
     for _ in range(20):
@@ -280,15 +280,17 @@ def test_pytorchs_own_samples_are_calls_of_one_operator() -> None:
 def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     three, square = Tensor(shape=(3,), dtype="float32"), Tensor(shape=(5, 5), dtype="float32")
     mask = Tensor(shape=(3,), dtype="bool")
-    assert tells(TracedCall(operator="aten.add.Tensor", arguments=(three, three)))
-    assert tells(TracedCall(operator="aten.dropout.default", arguments=(three, 0.5, True)))
+    assert is_informative(TracedCall(operator="aten.add.Tensor", arguments=(three, three)))
+    assert is_informative(TracedCall(operator="aten.dropout.default", arguments=(three, 0.5, True)))
     constant = TracedCall(operator="aten.isnan.default", arguments=(three,))
     its_input = TracedCall(operator="aten.hardshrink.default", arguments=(three, -0.5))
     of_some_matrices = TracedCall(operator="aten.cholesky.default", arguments=(square,))
     as_many_as_chosen = TracedCall(operator="aten.masked_select.default", arguments=(three, mask))
-    assert not any(map(tells, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible())))
-    assert all(map(takes_other_numbers, (constant, its_input)))
-    assert not any(map(takes_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
+    assert not any(
+        map(is_informative, (constant, its_input, of_some_matrices, as_many_as_chosen, impossible()))
+    )
+    assert all(map(accepts_other_numbers, (constant, its_input)))
+    assert not any(map(accepts_other_numbers, (of_some_matrices, as_many_as_chosen, impossible())))
     unsqueezed = TracedCall(operator="aten.unsqueeze_.default", arguments=(three, 0))
     assert fit([unsqueezed]).left_out == {"view": 1}
     strided = TracedCall(operator="aten.as_strided_copy.default", arguments=(three, [2], [1], 0))
@@ -297,7 +299,7 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     zeta = TracedCall(operator="aten.special_zeta.self_scalar", arguments=(2, three))
     legendre = TracedCall(operator="aten.special_legendre_polynomial_p.default", arguments=(three, three))
     power = TracedCall(operator="aten.linalg_matrix_exp.default", arguments=(square,))
-    assert fit([gamma, zeta, power, legendre]).left_out == {"takes for ever on large numbers": 4}
+    assert fit([gamma, zeta, power, legendre]).left_out == {"does not end on large numbers": 4}
     masked = TracedCall(operator="aten.index.Tensor", arguments=(three, (mask,)))
     number = TracedCall(operator="aten.equal.default", arguments=(three, three))
     pixels, classes = (
@@ -310,8 +312,8 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
         )
         for reduction in (0, 1)
     ]
-    assert fit(losses).left_out == {"leaves a result as the memory was": 1}
-    left_out = {STORAGE: 1, "the size of its result depends on numbers": 2, "returns a number": 1}
+    assert fit(losses).left_out == {"leaves a result uninitialised": 1}
+    left_out = {STORAGE: 1, "the size of its result depends on values": 2, "returns a number": 1}
     assert fit([strided, counted, masked, number]).left_out == left_out
     indexed = TracedCall(
         operator="aten.index.Tensor", arguments=(three, (None, Tensor(shape=(3,), dtype="int64")))
@@ -323,15 +325,15 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     of_no_steps = TracedCall(
         operator="aten.linspace.Tensor_Scalar", arguments=(Tensor(shape=(), dtype="float32"), 1, 0)
     )
-    assert not any(map(tells, (sparse, half_complex, of_no_steps)))
-    assert not any(map(takes_other_numbers, (sparse, half_complex, of_no_steps)))
+    assert not any(map(is_informative, (sparse, half_complex, of_no_steps)))
+    assert not any(map(accepts_other_numbers, (sparse, half_complex, of_no_steps)))
 
 
 def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     three = Tensor(shape=(3,), dtype="float32")
     names = ("relu", "sigmoid", "abs", "sigmoid")
     calls = [TracedCall(operator=f"aten.{name}.default", arguments=(three,)) for name in names]
-    assert takes_other_numbers_apart([calls[0], impossible()]) == [True, False]
+    assert accept_other_numbers([calls[0], impossible()]) == [True, False]
 
     def ends_at_sigmoid(command: list[str], stdout: BinaryIO, **_: object) -> None:
         for line in Path(command[-2]).read_text().splitlines()[int(command[-1]) :]:
@@ -339,11 +341,15 @@ def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest
                 return
             stdout.write(b"1")
 
-    monkeypatch.setattr(telling_calls.subprocess, "run", ends_at_sigmoid)
-    for fewest in (telling_calls.FEWEST_CALLS, 2, 1):  # of a process: one, two or as many as there are cores
-        monkeypatch.setattr(telling_calls, "FEWEST_CALLS", fewest)
-        assert takes_other_numbers_apart(calls) == [True, False, True, False]
-    assert takes_other_numbers_apart([]) == []
+    monkeypatch.setattr(informative_calls.subprocess, "run", ends_at_sigmoid)
+    for fewest in (
+        informative_calls.FEWEST_CALLS,
+        2,
+        1,
+    ):  # of a process: one, two or as many as there are cores
+        monkeypatch.setattr(informative_calls, "FEWEST_CALLS", fewest)
+        assert accept_other_numbers(calls) == [True, False, True, False]
+    assert accept_other_numbers([]) == []
 
 
 def impossible() -> TracedCall:
@@ -421,7 +427,7 @@ def test_forms_with_out_are_judged_by_what_they_leave_and_return() -> None:
     own, right, another, unwritten, spoils, moves = asyncio.run(verdicts())
     assert (own.status, right.status) == (Status.CORRECT, Status.CORRECT), (own.log, right.log)
     assert right.correctness is not None
-    assert right.correctness.untried["input 2"] == "it is written to, and what it held is not read"
+    assert right.correctness.untried["input 2"] == "it is overwritten without being read"
     assert another.status is Status.INCORRECT
     assert "output 0 is not input 2" in another.log
     assert unwritten.status is Status.INCORRECT

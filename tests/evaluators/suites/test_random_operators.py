@@ -85,7 +85,7 @@ def found_in(reference: ReferenceModel, kernel: Kernel_) -> str:
 
 
 @pytest.mark.parametrize("operator", [*CALLS, *NO_TENSORS])
-def test_an_operator_passes_beside_itself(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_passes_against_itself(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_outputs, "ENOUGH", 2**12)
     reference = ReferenceModel(problem_of(operator))
     assert examine(reference) == []
@@ -171,7 +171,7 @@ def rrelu(
             "aten.normal_.default",
             lambda x: x.normal_(1, 3),
             lambda x: torch.randn_like(x) * 3 + 1,
-            "what it returns is what it leaves",
+            "the returned and the changed tensor are equal",
         ),
         (
             "aten.bernoulli.default",
@@ -259,7 +259,7 @@ LATER = HONEST.replace("self.keep = 1 - p", "self.keep = 1 - p; self.calls = 0")
 
 
 @pytest.mark.slow
-def test_a_kernel_is_judged_by_numbers_of_its_own() -> None:
+def test_a_kernel_is_judged_on_fresh_numbers() -> None:
     problem = problem_of(DROPOUT)
     sources = (HONEST, reference_kernel(problem).source, REPEATS, LATER)
 

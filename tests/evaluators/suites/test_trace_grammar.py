@@ -134,12 +134,12 @@ def test_not_a_number_is_one() -> None:
         ("((os.system('true'),), {})", 3, "unknown name os.system"),
         ("((__import__('os'),), {})", 3, "unknown name __import__"),
         ("((2**99999,), {})", 4, "'**99999,), {' is neither a value nor a mark"),
-        ("((T([2, -1], f16),), {})", 3, "a shape is a list of whole numbers that are not negative"),
+        ("((T([2, -1], f16),), {})", 3, "a shape must be a list of non-negative whole numbers"),
         ("((T([2], f16, [1, 2]),), {})", 3, "2 strides do not fit 1 dimensions"),
         ("((T([2]),), {})", 3, "missing 1 required positional argument: 'dtype'"),
         ("((T([2], f16, strides=[1]),), {})", 3, "unexpected keyword argument 'strides'"),
-        ("((T([2], 'x'),), {})", 3, "'x' is no type of a tensor"),
-        ("((T([2], f16, None, 'a b'),), {})", 3, "'a b' is no device"),
+        ("((T([2], 'x'),), {})", 3, "'x' is not a tensor type"),
+        ("((T([2], f16, None, 'a b'),), {})", 3, "'a b' is not a device"),
         ("((), {'a': 1, 'a': 2})", 15, "the argument 'a' is given twice"),
         ("((), {a: 1})", 7, "the name of an argument is expected in quotes, not 'a'"),
         ("(('abc), {})", 3, "is neither a value nor a mark"),
@@ -147,7 +147,7 @@ def test_not_a_number_is_one() -> None:
         ("((" + "9" * 5000 + "), {})", 3, "Exceeds the limit"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_place(text: str, column: int, why: str) -> None:
+def test_an_error_names_its_place(text: str, column: int, why: str) -> None:
     with pytest.raises(BadTrace) as caught:
         parse_arguments(text, where="line 7", column=1)
     assert str(caught.value).startswith(f"line 7, column {column}: ")
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_told_by_its_place(text: str, column: int, why: str) ->
 
 @pytest.mark.parametrize("text", ["f16", "torch.device('cpu')"])
 def test_a_string_that_would_be_read_as_something_else_is_not_written(text: str) -> None:
-    with pytest.raises(ValueError, match="it would be read as"):
+    with pytest.raises(ValueError, match="it would be parsed as"):
         write_arguments(TracedCall(operator="aten.x", arguments=(text,)))
 
 
@@ -166,5 +166,5 @@ def test_records_refuse_what_the_text_cannot_say() -> None:
         lambda: Device("GPU 0"),
         lambda: Tensor(shape=(1,), dtype="f16"),
     ):
-        with pytest.raises(ValueError, match=r"is no "):
+        with pytest.raises(ValueError, match=r"is not a "):
             make()

@@ -41,7 +41,7 @@ REFUSED = [
     "2, column 13: unknown name f61; did you mean f64?",
     "4, column 1: the row has no args",
     "5, column 1: the count is -1; it must be a whole number",
-    "6, column 1: 'relu()' is no operator: aten.add.Tensor is one",
+    "6, column 1: 'relu()' is not an operator name like aten.add.Tensor",
 ]
 
 
@@ -64,7 +64,7 @@ def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert found.refused == (
         "line 1, column 1: a call without an operator above it",
         "line 8, column 20: ',' or ')' is expected, not 'f16'",
-        "line 9, column 1: 'a b' is no operator: aten.add.Tensor is one",
+        "line 9, column 1: 'a b' is not an operator name like aten.add.Tensor",
         "line 10, column 1: a call without an operator above it",
         "line 11, column 1: neither 'Operator: NAME' nor 'cnt: NUMBER, ((…), {…})'",
     )
@@ -81,7 +81,7 @@ def test_rows_as_jsonl(tmp_path: Path) -> None:
     *rest, no_json, no_object = found.refused
     assert rest == [f"line {each}" for each in REFUSED]
     assert no_json.startswith("line 7, column 1: not JSON: ")
-    assert no_object == "line 8, column 1: not an object of JSON"
+    assert no_object == "line 8, column 1: not a JSON object"
 
 
 def test_rows_as_parquet(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_written_is_sorted_and_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.txt", "none.jsonl", "none.parquet", "bad.parquet", "bad.txt"])
-def test_a_file_that_cannot_be_read_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_costs_one_line(name: str, tmp_path: Path) -> None:
     for bad in ("bad.parquet", "bad.txt"):
         (tmp_path / bad).write_bytes(b"\xff" * 20)
     with pytest.raises(SuiteMissing) as caught:

@@ -84,10 +84,10 @@ def test_a_table_of_shapes_says_where_a_kernel_is_chosen(root: Path) -> None:
     for each in (slow, fast):
         library.add(each)
     assert chosen(seeds, like=torch.ones(2, 3)) == 2
-    library.keep_shapes(slow.id, [at("1024x64", 4.0)])
-    library.keep_shapes(fast.id, [at("1024x64", 1.5)])
-    library.keep_shapes(fast.id, [at("2x4", 5.0), at("1024x64", 0.5)])
-    library.keep_shapes(slow.id, [at("2x4", 1.0)])
+    library.save_shapes(slow.id, [at("1024x64", 4.0)])
+    library.save_shapes(fast.id, [at("1024x64", 1.5)])
+    library.save_shapes(fast.id, [at("2x4", 5.0), at("1024x64", 0.5)])
+    library.save_shapes(slow.id, [at("2x4", 1.0)])
     assert chosen(seeds, like=torch.ones(512, 64)) == 1
     assert chosen(seeds, like=torch.ones(2, 3)) == 2
     (known,) = [each for each in library.entries() if each.id == fast.id]
@@ -110,7 +110,7 @@ def test_the_share_of_the_roofline_comes_before_the_speedup(root: Path) -> None:
     )
 
 
-def test_a_build_that_was_killed_blocks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_build_does_not_block_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's `load_inline` waits for the end of a lock that its killed process has left."""
     source = (
         "import os, pathlib\n"
@@ -137,7 +137,7 @@ def test_what_failed_here_is_not_used(root: Path) -> None:
     fast = summing(2, speedup=3.0)
     assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 2
     failed = Evaluation(status=Status.INCORRECT, environment=CPU)
-    FolderLibrary(root).keep(fast, RepeatedMeasurement(problem_id=ROWS.id, evaluation=failed))
+    FolderLibrary(root).save_check(fast, RepeatedMeasurement(problem_id=ROWS.id, evaluation=failed))
     assert chosen(root, like=torch.ones(2, 2)) == 1
 
 
@@ -170,13 +170,13 @@ def test_a_gradient_that_would_be_dropped_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "like", "said"),
     [
-        ("gelu", torch.ones(2, 2), "no function for gelu of float32 2x2 on cpu; it has .*sum"),
-        ("sum", torch.ones(2, 65), "no function for sum of float32 2x65 on cpu"),
+        ("gelu", torch.ones(2, 2), "no kernel for gelu of float32 2x2 on cpu; it has .*sum"),
+        ("sum", torch.ones(2, 65), "no kernel for sum of float32 2x65 on cpu"),
         ("sum", torch.ones(2, 2, dtype=torch.float64), "sum of float64 2x2"),
         ("sum", [torch.ones(2, 2), torch.ones(3)], "sum of float32 2x2, 3 on cpu"),
     ],
 )
-def test_there_is_none(op: str, like: torch.Tensor, said: str, root: Path) -> None:
+def test_no_fitting_kernel_is_an_error(op: str, like: torch.Tensor, said: str, root: Path) -> None:
     FolderLibrary(root).add(summing(1))
     with pytest.raises(LookupError, match=said) as caught:
         best(op, like=like, root=root)

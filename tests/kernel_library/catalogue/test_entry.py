@@ -14,7 +14,7 @@ SOFTMAX = shipped("level1/softmax")
 
 
 @pytest.mark.parametrize("pattern", ["4096×65536", "8..4x", "ax8", "8%0", "1...2", "8x...", "-1"])
-def test_a_pattern_that_is_none_is_refused_with_the_entry(pattern: str) -> None:
+def test_an_invalid_shape_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="shape pattern"):
         entry(SOFTMAX, shapes=(pattern,))
 
@@ -40,11 +40,11 @@ def test_the_id_is_that_of_kernel_problem_and_architecture() -> None:
     assert replace(one, name="softmax/online").id == "softmax/online"
 
 
-def test_a_check_says_whether_the_card_holds() -> None:
+def test_a_check_confirms_the_card_or_says_why_not() -> None:
     known = entry(SOFTMAX, speedup=2.0, architectures=("9.0", "8.9"))
 
     def outcome(found: Evaluation) -> str:
-        return known.outcome(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=found))
+        return known.failure(RepeatedMeasurement(problem_id=SOFTMAX.id, evaluation=found))
 
     assert outcome(evaluation(1.9)) == ""
     assert outcome(evaluation(1.5)) == "slower: 1.50x, 2.00x in the card"

@@ -56,11 +56,11 @@ def test_an_entry_is_added_once(root: str) -> None:
     assert kept.best.evaluation.speedup == 2.0
 
 
-def test_what_is_not_surely_faster_than_eager_is_not_taken_in_unless_asked(tmp_path: Path) -> None:
+def test_kernels_not_significantly_faster_are_refused_by_default(tmp_path: Path) -> None:
     """The lower end of its interval is 0.995."""
     unsure = named(1, 1.005)
     assert not library(tmp_path).add(unsure)
-    assert "1.00 [0.99, 1.02] is not surely above 1.00" in str(library(tmp_path).refusal(unsure))
+    assert "1.00 [0.99, 1.02] is not significantly above 1.00" in str(library(tmp_path).refusal(unsure))
     assert library(tmp_path).entries() == []
     assert FolderLibrary(tmp_path, seeds=None, min_speedup=0).add(unsure)
     assert library(tmp_path).refusal(named(2, 1.05)) is None
@@ -68,7 +68,7 @@ def test_what_is_not_surely_faster_than_eager_is_not_taken_in_unless_asked(tmp_p
         FolderLibrary(tmp_path, min_speedup=-1)
 
 
-def test_the_best_is_the_one_that_was_faster_beside_the_other(root: str) -> None:
+def test_the_best_is_the_one_that_won_in_one_session(root: str) -> None:
     first, lucky = named(1, 2.0), named(2, 3.0)
     assert library(root).best(PROBLEM, CPU) is None
     library(root).add(first)
@@ -108,7 +108,7 @@ def test_what_its_reference_says_is_filled_in(tmp_path: Path) -> None:
     assert found.shapes == ("*x*",)
 
 
-def test_the_shipped_ones_stand_beside_them(tmp_path: Path) -> None:
+def test_shipped_entries_are_listed_with_the_roots(tmp_path: Path) -> None:
     own, seeds = tmp_path / "own", tmp_path / "seeds"
     folder = seeds / "softmax" / "online"
     folder.mkdir(parents=True)
@@ -124,12 +124,12 @@ def test_the_shipped_ones_stand_beside_them(tmp_path: Path) -> None:
     check = RepeatedMeasurement(
         problem_id=seed.measurements[0].problem.id, evaluation=failed, date="2026-11-02"
     )
-    both.keep(seed, check)
+    both.save_check(seed, check)
     assert FolderLibrary(own, seeds=seeds).entries()[0].checks == (check,)
     later = replace(check, date="2026-11-03")
     there = replace(check, evaluation=replace(failed, environment={"device": "another"}))
-    both.keep(seed, later)
-    both.keep(seed, there)
+    both.save_check(seed, later)
+    both.save_check(seed, there)
     assert sorted(both.entries()[0].checks, key=lambda each: each.device) == [later, there]
     assert (folder / "card.yaml").read_text() == cards.dump(seed)
     assert {each.id for each in both.entries()} == {seed.id, named(1).id}

@@ -28,7 +28,7 @@ CUBE = "torch.randn(2, 3, 3)"
         ("sub", "a[0] - a[1]", f"{CUBE}, {CUBE}"),
     ],
 )
-def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inputs: str) -> None:
+def test_a_name_implies_what_the_shipped_reference_computes(op: str, forward: str, inputs: str) -> None:
     problem = reference(forward, inputs, device="cpu")
     assert traits_of(problem).op == op
     assert name_implies(op, problem)
@@ -50,7 +50,7 @@ def test_what_the_familys_reference_computes_is_said(op: str, forward: str, inpu
         ("exp_log", "a[0].exp().log()", CUBE),
     ],
 )
-def test_another_computation_is_not_said(op: str, forward: str, inputs: str) -> None:
+def test_a_name_does_not_imply_another_computation(op: str, forward: str, inputs: str) -> None:
     problem = reference(forward, inputs, device="cpu")
     assert traits_of(problem).op == op
     assert not name_implies(op, problem)

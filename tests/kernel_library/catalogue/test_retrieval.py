@@ -73,7 +73,7 @@ def test_the_same_problem_then_its_operation_then_related_ones() -> None:
         (reference("torch.tensor(a[0].sum().item())", "torch.randn(4)"), MATMUL, None),
     ],
 )
-def test_how_operations_hang_together(asked: Problem, known: Problem, kind: HitKind | None) -> None:
+def test_operations_are_related(asked: Problem, known: Problem, kind: HitKind | None) -> None:
     assert [hit.kind for hit in find(asked, described(known))] == ([] if kind is None else [kind])
 
 
@@ -135,7 +135,7 @@ def test_of_one_kind_those_for_this_architecture_and_dtype_come_first() -> None:
     assert [hit.entry for hit in find(problem, half, old, *right)] == [right[1], right[0], half, old]
 
 
-def test_a_cpu_is_asked_for_its_own() -> None:
+def test_a_cpu_gets_only_kernels_for_cpus() -> None:
     here = shipped("level1/softmax", device="cpu")
     known = described(here)
     (hit,) = find(here, known, described(SOFTMAX), environment=CPU)

@@ -79,7 +79,7 @@ def installed(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_an_installed_package_works_by_the_import_of_torch_alone(
+def test_an_installed_package_needs_only_the_import_of_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -148,7 +148,7 @@ def test_a_directory_of_the_kernels_of_a_model(
     (package / "manifest.json").write_text(json.dumps(manifest))
     call = ["format=directory", "to=made", f"kernels={package}", f"library.root={root}"]
     assert export.main(call) == 2
-    assert "cannot be written or read" in capsys.readouterr().err
+    assert "the export failed" in capsys.readouterr().err
     origins = {"1_sum": {"origin": f"library {entry.id}"}, "2_mul_sum": {"origin": "search"}}
     (package.parent / "kernels.json").write_text(json.dumps(origins))
     assert export.main(call) == 0
@@ -298,15 +298,15 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["to=made"], 2, "say format=package or format=directory or format=hub"),
-        (["format=hub", "to=made", "kernels=theirs"], 2, "format=hub takes the folder optimized/ of a run"),
+        (["to=made"], 2, "add format=package or format=directory or format=hub"),
+        (["format=hub", "to=made", "kernels=theirs"], 2, "give the folder optimized/ of"),
         (["format=hub", "to=made", "version=x"], 2, "version=x; it must begin with a whole number"),
-        (["format=hub", "to=made", "package=_mine"], 2, "package=_mine is no name for the hub"),
+        (["format=hub", "to=made", "package=_mine"], 2, "package=_mine is not a valid name on the hub"),
         (["format=zip", "to=made"], 2, "format=zip; it must be one of package, directory"),
-        (["format=package", "to=library"], 2, "to=library is there already"),
-        (["format=package", "to=made", "package=a-b"], 2, "package=a-b is no name for a package"),
-        (["format=directory", "to=made", "kernels=library"], 2, "is in that layout"),
-        (["format=package", "to=made", "kernels=nowhere"], 2, "cannot be written or read"),
+        (["format=package", "to=library"], 2, "to=library already exists"),
+        (["format=package", "to=made", "package=a-b"], 2, "package=a-b is not a valid package name"),
+        (["format=directory", "to=made", "kernels=library"], 2, "already has this layout"),
+        (["format=package", "to=made", "kernels=nowhere"], 2, "the export failed"),
         (["format=package", "to=made", "op=softmax"], 1, "nothing to write"),
     ],
 )

@@ -107,7 +107,7 @@ def test_the_choice_is_made_in_the_trace(tmp_path: Path) -> None:
     with override({SOFTMAX: file}) as on, torch.no_grad():
         assert "kernel_library" in graph_of(function, torch.ones(3, 4))[0]
         assert graph_of(function, torch.ones(5, 4)) == ["aten._softmax.default"]
-        assert "its supports(...) says no" in reasons(on)
+        assert "its supports(...) returned False" in reasons(on)
 
 
 def test_dynamic_shapes_stay_dynamic() -> None:
@@ -153,7 +153,7 @@ def test_a_composite_operator() -> None:
         assert "aten.native_layer_norm.default" in graph_of(function, torch.ones(3, 4, requires_grad=True))
 
 
-def test_a_backward_of_its_own(tmp_path: Path) -> None:
+def test_a_kernel_with_its_own_backward(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
         "def kernel(x):\n    return x * 2\n"
@@ -168,7 +168,7 @@ def test_a_backward_of_its_own(tmp_path: Path) -> None:
         assert calls(on) == 1
 
 
-def test_the_caches_on_disk_are_told_apart() -> None:
+def test_disk_caches_are_separate() -> None:
     before = torch.compiler.config.cache_key_tag
     with override({"aten.relu": kernels.relu}):
         one = torch.compiler.config.cache_key_tag

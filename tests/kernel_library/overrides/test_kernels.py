@@ -32,7 +32,7 @@ def test_the_last_version_of_a_folder_is_taken(tmp_path: Path) -> None:
         assert calls(on, kernel="relu__default_implementation_v10") == 1
 
 
-def test_an_in_place_folder_stands_for_all_forms(tmp_path: Path) -> None:
+def test_an_in_place_folder_covers_all_forms(tmp_path: Path) -> None:
     write(tmp_path, "relu___default", "", "x.mul_(3)")
     with override(tmp_path):
         x = torch.ones(1)
@@ -52,7 +52,7 @@ def test_what_a_folder_has_that_is_no_operator(tmp_path: Path, caplog: pytest.Lo
         assert [*files_of(tmp_path)] == []
     assert len(caplog.records) == 2
     assert "did you mean aten.softmax?" in caplog.text
-    assert "aten.addmm.out is a form of aten.addmm.default: name that" in caplog.text
+    assert "aten.addmm.out is a form of aten.addmm.default; use that name" in caplog.text
     with pytest.raises(ValueError, match="has no kernel"):
         override(tmp_path)
     with pytest.raises(OSError, match="nowhere"):
@@ -84,7 +84,7 @@ def test_a_file_without_a_kernel(tmp_path: Path) -> None:
         override({"aten.relu.out": path})
 
 
-def test_functions_of_one_source_are_told_apart() -> None:
+def test_functions_with_equal_sources_are_distinct() -> None:
     def times(factor: int) -> Override:
         return override({"aten.relu": lambda x: x * factor})
 

@@ -130,7 +130,7 @@ DECLINED: list[tuple[str, str, Callable[[], Any]]] = [
     ),
     (
         "conv2d",
-        "another stride",
+        "different strides",
         lambda: functional.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 2, 2), None, (1, 2)),
     ),
     ("rmsnorm", "without eps", lambda: functional.rms_norm(torch.ones(2, 4), (4,))),
@@ -138,7 +138,7 @@ DECLINED: list[tuple[str, str, Callable[[], Any]]] = [
     ("attention", "not plain causal", lambda: functional.scaled_dot_product_attention(Q, K, V)),
     (
         "attention",
-        "scaled otherwise",
+        "not the default scale",
         lambda: functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=2.0),
     ),
     (

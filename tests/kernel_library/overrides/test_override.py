@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from kernel_library import override
 from kernel_library.overrides.dispatcher import MOST_CHOICES, OWN
-from kernel_library.overrides.gradients import MADE_OF_OTHERS
+from kernel_library.overrides.gradients import COMPOSITE
 from kernel_library.overrides.override import Override
 from tests.kernel_library.overrides import kernels
 
@@ -122,12 +122,12 @@ def test_what_a_kernel_declines_goes_to_the_original(tmp_path: Path) -> None:
             assert torch.equal(torch.relu(-torch.ones(shape)), torch.zeros(shape))
         assert calls(on, kernel="mine") == 1
         assert reasons(on) == {
-            "its supports(...) says no": 2,
+            "its supports(...) returned False": 2,
             "its supports(...) raised ZeroDivisionError: division by zero": 1,
         }
         lines = on.report().splitlines()
         assert lines[1].split() == ["aten.relu.default", "1", "mine"]
-        assert lines[-1].endswith("the original: its supports(...) says no")
+        assert lines[-1].endswith("the original: its supports(...) returned False")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_composite_operator_is_overridden_where_no_gradient_is_needed() -> Non
     with override({"aten.layer_norm": kernel}) as on:
         (found,) = torch.autograd.grad(functional.layer_norm(x, (8,)).square().sum(), x)
         assert torch.equal(found, gradient)
-        assert (calls(on), reasons(on)) == (0, {MADE_OF_OTHERS: 1})
+        assert (calls(on), reasons(on)) == (0, {COMPOSITE: 1})
         with torch.no_grad():
             torch.testing.assert_close(functional.layer_norm(x, (8,)), expected)
         with torch.inference_mode():
@@ -238,7 +238,7 @@ def test_what_others_make_of_a_composite_operator_stays_theirs() -> None:
 
 
 @pytest.mark.parametrize("operator", ["aten.relu", "aten.layer_norm"])
-def test_a_backward_of_its_own(operator: str, tmp_path: Path) -> None:
+def test_a_kernel_with_its_own_backward(operator: str, tmp_path: Path) -> None:
     """Its gradient says that it ran: it is not the right one."""
     file = tmp_path / "own.py"
     file.write_text(
@@ -282,7 +282,7 @@ def test_a_switch_for_the_process() -> None:
     assert first.enable() is first
     second.enable()
     try:
-        with pytest.raises(RuntimeError, match="is on"):
+        with pytest.raises(RuntimeError, match="is already enabled"):
             first.enable()
         first.disable()
         assert torch.relu(torch.ones(1)) == 6
@@ -316,7 +316,7 @@ def test_a_device_confines_the_kernels() -> None:
     with override({"aten.relu": kernels.relu}, device="cuda") as on:
         torch.relu(torch.ones(2))
         assert on.counts == ()
-    with pytest.raises(ValueError, match="device is gpu; it must be one of cpu, cuda"):
+    with pytest.raises(ValueError, match="device is gpu; it must be cpu or cuda"):
         override({"aten.relu": kernels.relu}, device="gpu")
 
 

@@ -1,4 +1,4 @@
-"""Causal attention, forward, in Triton: one pass over keys and values, nothing of the scores in memory.
+"""Causal attention, forward, in Triton: one pass over keys and values, without storing scores in memory.
 
 After FlashAttention-2 (Dao, 2023): each program keeps a block of queries, takes the keys up to it block by
 block and rescales what it has when a row's maximum grows. Blocks below the diagonal need no mask. The
@@ -49,7 +49,7 @@ def attend(
     TMA: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The state of a block of queries after the keys from `first` to `last`."""
+    """Updates the state of a block of queries with the keys from `first` to `last`."""
     for start in tl.range(first, last, KEYS):
         key = load_rows(k, base + start, end, DIM, KEYS, WIDTH, TMA)
         score = tl.dot(query, key.T)
@@ -121,8 +121,8 @@ def attention_kernel(
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q kᵀ / sqrt(dim), each query seeing the keys up to its own place) v, for float16 or bfloat16
-    tensors [batch, heads, length, dim] of one shape, dim at most 256."""
+    """softmax(q kᵀ / sqrt(dim), each query attending to keys up to its own position) v, for float16 or
+    bfloat16 tensors [batch, heads, length, dim] of one shape, dim at most 256."""
     if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         raise TypeError(f"attention of {q.dtype}, {k.dtype}, {v.dtype}; all must be float16, or all bfloat16")
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
@@ -161,5 +161,5 @@ class ModelNew(torch.nn.Module):
     """A module whose forward is `attention`."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Each query's mean of the values up to its place."""
+        """The weighted mean, for each query, of the values up to its position."""
         return attention(q, k, v)

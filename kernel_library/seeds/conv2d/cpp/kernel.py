@@ -1,8 +1,8 @@
 """2-D convolution in C++ for CPUs: register tiles of neighbouring pixels by channels.
 
-A part of the image is copied into a border of zeros. Each tap of the window is then one distance in that
-copy, and its weights, packed with the channels innermost, are whole vectors. A finished row is turned to the
-output's layout in registers, its place there fetched into the cache while it was computed.
+A part of the image is copied into a border of zeros. Each tap of the window is then one offset in that copy,
+and its weights, packed with the channels innermost, are whole vectors. A finished row is transposed to the
+output's layout in registers; its destination is prefetched into the cache meanwhile.
 """
 
 import torch

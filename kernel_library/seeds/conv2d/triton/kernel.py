@@ -1,8 +1,9 @@
 """2-D convolution in Triton: an implicit GEMM of output pixels by channels on the tensor cores.
 
-The input gets a border of zeros and its channels innermost; of few channels, it is folded by the stride, too:
-stride x stride pixels become channels of one. Each row of a window is then one contiguous run that loads by 16
-bytes without masks. Sums are in float32, and float32 inputs are rounded to float16: for tolerances of about 1e-3.
+The input gets a border of zeros and its channels innermost; with few channels, the stride is folded into
+them: stride x stride pixels become the channels of one. Each row of a window is then one contiguous run that
+loads by 16 bytes without masks. Sums are in float32, and float32 inputs are rounded to float16: for
+tolerances of about 1e-3.
 """
 
 # How the embedded playbook calls this design, so that it goes on from here:
@@ -19,8 +20,8 @@ INSIDE = {torch.float32: torch.float16, torch.float16: torch.float16, torch.bflo
 BLOCK_M = 128
 """Pixels of a tile."""
 NARROW_SHAPE, WIDE_SHAPE = (64, 8, 3), (32, 4, 4)
-"""Taps of a step, warps and stages, for tiles of fewer channels than 128 and for others: on an H100 64 x 64 x 56
-x 56 by 64 windows of 3 x 3 took 0.0696 ms in float16, 0.0713 as the others; 64 x 128 x 28 x 28 by 128 took
+"""Taps of a step, warps and stages, for tiles of fewer channels than 128 and for others: on an H100 64 x 64 x
+56 x 56 by 64 windows of 3 x 3 took 0.0696 ms in float16, 0.0713 as the others; 64 x 128 x 28 x 28 by 128 took
 0.0409, and 0.0464 as those of few channels."""
 PACK_TAPS, PACK_CHANNELS, FOLD_ELEMENTS = 128, 64, 8192
 """Weights of a program that packs them, for each channel of the output, and of how many of these; elements at
@@ -49,9 +50,9 @@ def pack(
     PACK_TAPS: tl.constexpr,
     PACK_CHANNELS: tl.constexpr,
 ):
-    """Weights to [TAPS][COLUMNS], in the order of the folded input, with zeros around: of PACK_CHANNELS of the
-    output, PACK_TAPS in their order in memory. Windows have ROWS x WINDOW_W pixels, and no weights in their
-    first SKIP columns."""
+    """Packs weights into [TAPS][COLUMNS], in the order of the folded input, with zeros around: of
+    PACK_CHANNELS of the output, PACK_TAPS in their order in memory. Windows have ROWS x WINDOW_W pixels, and
+    no weights in their first SKIP columns."""
     GROUPS: tl.constexpr = (COLUMNS + PACK_CHANNELS - 1) // PACK_CHANNELS
     channel = job % GROUPS * PACK_CHANNELS + tl.arange(0, PACK_CHANNELS)
     place = job // GROUPS * PACK_TAPS + tl.arange(0, PACK_TAPS)
@@ -155,7 +156,7 @@ def prepare(
     BORDER: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """The first programs pack the weights, the others fold the input."""
+    """Packs the weights in the first programs and folds the input in the others."""
     job = tl.program_id(0)
     if job < PACK_JOBS:
         pack(
@@ -207,7 +208,7 @@ def prepare(
 
 @triton.jit
 def write(out, bias, total, channel, pixel, spot, K: tl.constexpr, AREA: tl.constexpr, PIXELS: tl.constexpr):
-    """A tile of sums, plus the bias, to where it belongs in [N][K][AREA]."""
+    """Writes a tile of sums, plus the bias, to its place in [N][K][AREA]."""
     if bias is not None:
         total += tl.load(bias + channel, mask=channel < K, other=0.0).to(tl.float32)[None, :]
     inside = (pixel < PIXELS)[:, None] & (channel < K)[None, :]
@@ -237,8 +238,8 @@ def convolve(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program: BLOCK_M output pixels, WIDE + NARROW channels, BLOCK_K taps at a time. TOGETHER pixels are
-    of one image, whatever the first of them."""
+    """One program: BLOCK_M output pixels, WIDE + NARROW channels, BLOCK_K taps at a time. TOGETHER pixels
+    belong to one image, from any first pixel."""
     pixel = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     last = tl.minimum(pixel, PIXELS - 1)
     n, p, q = last // (P * Q), last // Q % P, last % Q
@@ -252,7 +253,7 @@ def convolve(
         narrow_total = tl.zeros([BLOCK_M, NARROW], tl.float32)
     for start in range(0, TAPS, BLOCK_K):
         tap = start + tl.arange(0, BLOCK_K)
-        # A row of a window is one run of SPAN elements; the next one lies a row of folded pixels further.
+        # A row of a window is a run of SPAN elements; the next one is one row of folded pixels further.
         window = tl.load(corner[:, None] + (tap + tap // SPAN * (WD * E - SPAN))[None, :])
         part = tl.load(packed + tap[:, None] * COLUMNS + wide[None, :])
         wide_total = tl.dot(window, part, wide_total)
@@ -265,8 +266,8 @@ def convolve(
 
 
 def tile_of(channels: int) -> tuple[int, int]:
-    """Widths of the two tiles, powers of two, by which a program covers its output channels: 64 and 32 for
-    96, so that no product is wasted and each window is read once; the second may be 0."""
+    """The widths of the two tiles, powers of two, with which a program covers its output channels: 64 and 32
+    for 96, so that no product is wasted and each window is read once. The second may be 0."""
     if channels > 128:
         return 128, 0
     wide = max(16, triton.next_power_of_2(channels + 1) // 2)
@@ -275,8 +276,8 @@ def tile_of(channels: int) -> tuple[int, int]:
 
 
 def elements_of(channels: int, fold: int) -> int:
-    """Of a folded pixel: fold x fold pixels, whose columns are filled up to a power of two, and 16 bytes'
-    multiples."""
+    """The size of a folded pixel: fold x fold pixels, whose columns are padded to a power of two and a
+    multiple of 16 bytes."""
     return triton.cdiv(channels * fold * triton.next_power_of_2(fold), 8) * 8
 
 
@@ -288,8 +289,8 @@ def taps_of(channels: int, height: int, width: int, fold: int) -> int:
 def conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int = 1, padding: int = 0
 ) -> torch.Tensor:
-    """`F.conv2d` of tensors of one type: float16, bfloat16, or float32 whose values float16 can hold (65504 at
-    most)."""
+    """`F.conv2d` of tensors of one type: float16, bfloat16, or float32 whose values fit in float16 (at most
+    65504)."""
     if x.dtype not in INSIDE or weight.dtype != x.dtype:
         names = ", ".join(map(str, INSIDE))
         raise TypeError(f"conv2d of {x.dtype} and {weight.dtype}; both must be one of {names}")
@@ -297,7 +298,7 @@ def conv2d(
     bias = None if bias is None else bias.contiguous()
     (n, c, h, w), (k, _, r, s) = x.shape, weight.shape
     p, q = (h + 2 * padding - r) // stride + 1, (w + 2 * padding - s) // stride + 1
-    # Of few channels, pixels are folded by the stride; of more, a window is a run of memory without that.
+    # With few channels, pixels are folded by the stride; with more, a window is contiguous without that.
     fold = min((1, stride), key=lambda fold: taps_of(c, r, s, fold))
     step = triton.next_power_of_2(fold)
     elements = elements_of(c, fold)
@@ -317,7 +318,7 @@ def conv2d(
     wd = (q - 1) * (stride // fold) + triton.cdiv(s, fold)
     tiles = triton.cdiv(k, wide + narrow)
     columns = tiles * (wide + narrow)
-    # The last taps, whose weights are zero, read behind the last window: there must be rows of zeros.
+    # The last taps, whose weights are zero, read beyond the last window, so rows of zeros follow it.
     fold_rows = n * hd + rows + 1
     cols = triton.next_power_of_2(triton.cdiv(w, fold) if aligned else wd)
     border = left + max(0, wd - left - cols)

@@ -1,8 +1,8 @@
 """2-D convolution, ReLU and max-pool in C++ for CPUs: register tiles of pixels by channels, pooled in cache.
 
-A part of the image is copied into a border of zeros. Each tap of the window is then one distance in that
+A part of the image is copied into a border of zeros. Each tap of the window is then one offset in that
 copy, and its weights, packed with the channels innermost, are whole vectors. Only the last few rows of the
-convolution are kept, in cache; pooled rows alone are turned to the output's layout and reach memory.
+convolution are kept, in cache; only pooled rows are transposed to the output's layout and written to memory.
 """
 
 import torch

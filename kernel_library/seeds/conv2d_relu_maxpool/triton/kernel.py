@@ -2,8 +2,8 @@
 
 The input is folded by the stride: stride x stride pixels become channels, innermost, in float16 with a
 border of zeros. The convolution then has stride 1, and each row of a window is one contiguous run that loads
-by 16 bytes without masks. Products of float16, summed in float32: for tolerances of about 1e-3. What lies
-between convolution and pool is float16 with channels innermost, mostly within the L2 cache.
+by 16 bytes without masks. Products of float16, summed in float32: for tolerances of about 1e-3. The
+convolution's result is float16 with channels innermost, and mostly stays in the L2 cache.
 """
 
 import torch
@@ -36,7 +36,7 @@ def pack(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Weights to [TAPS][COLUMNS], in the order of the folded input, with zeros around."""
+    """Packs weights into [TAPS][COLUMNS], in the order of the folded input, with zeros around."""
     place = job * BLOCK + tl.arange(0, BLOCK)
     tap, channel = place // COLUMNS, place % COLUMNS
     element, within = tap % E, tap % E % STEP_W
@@ -121,7 +121,7 @@ def prepare(
     COLS: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """The first programs pack the weights, the others fold the input."""
+    """Packs the weights in the first programs and folds the input in the others."""
     job = tl.program_id(0)
     if job < PACK_JOBS:
         pack(job, weight, packed, C, K, R, S, STRIDE_H, STRIDE_W, STEP_W, E, SPAN, TAPS, COLUMNS, PACK_BLOCK)
@@ -151,7 +151,7 @@ def prepare(
 
 @triton.jit
 def write(out, bias, total, channel, pixel, K: tl.constexpr, PIXELS: tl.constexpr):
-    """A tile of sums, plus the bias, no less than zero, to [pixel][channel] in float16."""
+    """Writes a tile of sums, plus the bias, clamped at zero, to [pixel][channel] in float16."""
     if bias is not None:
         total += tl.load(bias + channel, mask=channel < K, other=0.0).to(tl.float32)[None, :]
     inside = (pixel < PIXELS)[:, None] & (channel < K)[None, :]
@@ -193,7 +193,7 @@ def convolve(
         narrow_total = tl.zeros([BLOCK_M, NARROW], tl.float32)
     for start in range(0, TAPS, BLOCK_K):
         tap = start + tl.arange(0, BLOCK_K)
-        # A row of a window is one run of SPAN elements; the next one lies a row of folded pixels further.
+        # A row of a window is a run of SPAN elements; the next one is one row of folded pixels further.
         window = tl.load(corner[:, None] + (tap + tap // SPAN * (WD * E - SPAN))[None, :])
         part = tl.load(packed + tap[:, None] * COLUMNS + wide[None, :])
         wide_total = tl.dot(window, part, wide_total)
@@ -237,8 +237,8 @@ def pool(
 
 
 def tile_of(channels: int) -> tuple[int, int]:
-    """Widths of the two tiles, powers of two, by which a program covers its output channels: 64 and 32 for
-    96, so that no product is wasted and each window is read once; the second may be 0."""
+    """The widths of the two tiles, powers of two, with which a program covers its output channels: 64 and 32
+    for 96, so that no product is wasted and each window is read once. The second may be 0."""
     if channels > 128:
         return 128, 0
     wide = max(16, triton.next_power_of_2(channels + 1) // 2)
@@ -256,7 +256,7 @@ def conv2d_relu_maxpool(
     pool_stride: int = 2,
 ) -> torch.Tensor:
     """`F.max_pool2d(F.relu(F.conv2d(...)))` of float32 tensors whose values, and those of the convolution,
-    float16 can hold (65504 at most)."""
+    fit in float16 (at most 65504)."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32:
         raise TypeError(f"conv2d of {x.dtype} and {weight.dtype}; both must be float32")
     x, weight = x.contiguous(), weight.contiguous()
@@ -271,7 +271,7 @@ def conv2d_relu_maxpool(
     wide, narrow = tile_of(k)
     tiles = triton.cdiv(k, wide + narrow)
     columns = tiles * (wide + narrow)
-    # The last taps, whose weights are zero, read behind the last window: there must be rows of zeros.
+    # The last taps, whose weights are zero, read beyond the last window, so rows of zeros follow it.
     fold_rows = n * hd + triton.cdiv(taps, span) + 1
     cols = triton.next_power_of_2(wd)
     lines = triton.next_power_of_2(triton.cdiv(elements, step))

@@ -1,9 +1,9 @@
-"""Cross entropy of logits and class numbers in Triton: one pass over the logits, one loss a row.
+"""Cross entropy of logits and class numbers in Triton: one pass over the logits, one loss per row.
 
-A warp holds some rows of few classes in registers, and four warps one of about ten thousand. Of other rows
-each thread keeps a running maximum and a rescaled sum of its own (Milakov, Gimelshein: "Online normalizer
-calculation for softmax", 2018); they meet once, at the end of the row. The part of a row that starts at a
-multiple of 16 bytes is loaded without masks, whatever the number of classes.
+A warp keeps several rows of few classes in registers, and four warps keep one row of about ten thousand. For
+other rows each thread keeps its own running maximum and rescaled sum (Milakov, Gimelshein: "Online normalizer
+calculation for softmax", 2018); they are combined once, at the end of the row. The part of a row that starts
+at a multiple of 16 bytes is loaded without masks, for any number of classes.
 """
 
 import torch
@@ -12,28 +12,28 @@ import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT, SHORT_ELEMENTS = 1024, 2048
-"""Classes up to which a program of one warp takes several rows, as many as have so many elements: on an H200
-134216 x 1000 took 0.064 ms in float16, 0.135 with a row to a program of four warps."""
+"""Classes up to which a program of one warp takes several rows, with this number of elements in all: on an
+H200 134216 x 1000 took 0.064 ms in float16, and 0.135 with one row per program of four warps."""
 LEAST_HELD, HELD, HELD_WARPS = 8192, 16384, 4
-"""Rows of more classes than the first and up to the second are held by so many warps, if they start at
-multiples of 16 bytes: on an H100 13416 x 10000 took 0.0885 ms in float16, 0.0904 to 0.0995 in one pass by 4
-and by 8 warps, and 0.1727 against 0.1756 in float32."""
+"""Rows of more classes than the first and up to the second are kept in registers by this number of warps, if
+they start at multiples of 16 bytes: on an H100 13416 x 10000 took 0.0885 ms in float16, 0.0904 to 0.0995 in
+one pass by 4 and by 8 warps, and 0.1727 against 0.1756 in float32."""
 WARPS = {4096: 4, 16384: 8}
-"""Classes up to which a row has so many warps; beyond, LONG_WARPS."""
+"""Classes up to which a row has this number of warps; beyond, LONG_WARPS."""
 LONG_WARPS = 8
 DEPTH = 4
-"""How many loads of 16 bytes each thread has in flight."""
+"""Loads of 16 bytes that each thread has in flight."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""Where a running maximum starts: finite, so that minus infinity in the input does not become NaN."""
+"""Initial value of a running maximum: finite, so that minus infinity in the input does not become NaN."""
 
 
 @triton.jit
 def cross_entropy_in_registers(
     logits, target, loss, ignored, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr
 ):
-    """One program: EACH rows."""
+    """One program, which computes EACH rows."""
     row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)
     place = tl.arange(0, BLOCK)[None, :]
     wanted = tl.load(target + row, mask=row < rows, other=0)
@@ -48,7 +48,7 @@ def cross_entropy_in_registers(
 
 @triton.jit
 def store_losses(place, wanted, ignored, valid, highest, chosen, whole, there):
-    """Of rows with these maxima, logits of the wanted classes, and sums of exponentials."""
+    """The losses of rows with these maxima, logits of the target classes, and sums of exponentials."""
     # The difference first: of two large numbers it is exact, or nearly so.
     result = (highest - chosen) + tl.log(whole)
     tl.store(place, tl.where(wanted == ignored, 0.0, tl.where(valid, result, float("nan"))), mask=there)
@@ -56,7 +56,7 @@ def store_losses(place, wanted, ignored, valid, highest, chosen, whole, there):
 
 @triton.jit
 def max_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
-    """The largest of each thread's elements of a tile [depth, THREADS * VECTOR]: threads need not meet."""
+    """The largest of each thread's elements of a tile [depth, THREADS * VECTOR], without synchronisation."""
     return tl.max(tl.max(tile, axis=0).reshape(THREADS, VECTOR), axis=1)
 
 
@@ -68,7 +68,7 @@ def sum_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def add_to(peak, total, tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
-    """Each thread's maximum and sum, with a further tile."""
+    """Updates each thread's maximum and sum with another tile."""
     higher = tl.maximum(peak, max_of_threads(tile, THREADS, VECTOR))
     spread = tl.broadcast_to(higher[:, None], [THREADS, VECTOR]).reshape(1, THREADS * VECTOR)
     power = tl.exp2((tile - spread) * LOG2E)
@@ -88,7 +88,8 @@ def cross_entropy_kernel(
     BODY: tl.constexpr,
     EDGE_BLOCK: tl.constexpr,
 ):
-    """One program: one row, BODY elements from a multiple of 16 bytes on, and what lies before and behind."""
+    """One program, which computes one row: BODY elements from a multiple of 16 bytes on, and those before and
+    after."""
     LANES: tl.constexpr = THREADS * VECTOR
     STEP: tl.constexpr = DEPTH * LANES
     row = tl.program_id(0).to(tl.int64)

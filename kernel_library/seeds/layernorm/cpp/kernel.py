@@ -1,9 +1,9 @@
 """LayerNorm in C++ for CPUs: moments block by block, then one write.
 
-Each block's mean and squared deviations are taken by two passes over the first-level cache and merged in
-double precision (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample
-variances", 1979). A thread takes whole rows; few huge rows are cut into parts, first for the moments, then
-for the output.
+Each block's mean and squared deviations are computed in two passes over the L1 cache and merged in double
+precision (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances",
+1979). A thread takes whole rows; if there are few huge rows, they are split, first for the moments, then for
+the output.
 """
 
 import torch
@@ -169,8 +169,8 @@ def layernorm(
     eps: float = 1e-5,
     dims: int = 1,
 ) -> torch.Tensor:
-    """Normalises over the last `dims` dimensions of a float32 tensor of any shape. `weight` and `bias`: of
-    the shape of those dimensions, or none."""
+    """Normalises over the last `dims` dimensions of a float32 tensor of any shape. `weight` and `bias` have
+    the shape of those dimensions, or are None."""
     if x.dtype != torch.float32:
         raise TypeError(f"LayerNorm of {x.dtype}; it must be float32")
     x = x.contiguous()

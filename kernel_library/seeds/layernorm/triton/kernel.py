@@ -1,6 +1,6 @@
 """LayerNorm in Triton, over short, long and huge rows.
 
-A short row is held in registers, and one warp takes several. A longer row is read twice: first each thread
+A short row is kept in registers, and one warp takes several. A longer row is read twice: first each thread
 keeps mean and squared deviations of its own elements (Welford: "Note on a method for calculating corrected
 sums of squares and products", 1962), then the row is read again, backwards and mostly from the caches. Few
 huge rows are split over many programs: the first kernel finds mean and squared deviations of each part, the
@@ -14,16 +14,16 @@ import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
-"""A program of one warp takes as many rows as have so many elements."""
+"""Elements of the rows that a program of one warp takes."""
 REGISTERS = {SHORT: (0, 1), 2048: (0, 2)}
 SHAPES = {
     4: REGISTERS | {8192: (4096, 16), 16384: (4096, 32), 32768: (16384, 32), 65536: (4096, 32)},
     2: REGISTERS | {4096: (2048, 8), 8192: (4096, 8), 16384: (4096, 16), 65536: (8192, 32)},
 }
-"""By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is
-held in registers, and its warps. On an H200 16384 x 4096 in float32 took 0.128 ms, 0.132 in registers."""
+"""By element size in bytes: the columns up to which a row is read in steps of this number of columns (0: kept
+in registers), and its warps. On an H200 16384 x 4096 in float32 took 0.128 ms, 0.132 in registers."""
 LONGEST = (16384, 32)
-"""The same for still more columns."""
+"""The same for more columns."""
 FEW_ROWS, HUGE = 256, 32768
 """Fewer rows, of more columns, are split over many programs."""
 PART, PART_WARPS = 8192, 8
@@ -46,7 +46,7 @@ def layernorm_in_registers(
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """One program: EACH rows."""
+    """One program, which computes EACH rows."""
     row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)[:, None]
     place = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (place < COLS)

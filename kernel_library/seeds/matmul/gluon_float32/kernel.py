@@ -2,8 +2,8 @@
 for whole tiles on compute capability 9.0.
 
 Each operand is scaled by a power of two and written as the sum of two float16 terms, 22 bits in all; three of
-the four products of terms matter. The tensor cores round their sums down, so that the sum of each step is
-taken out and added to the total by ordinary instructions (Ootomo, Yokota: "Recovering single precision
+the four products of terms matter. The tensor cores round their sums down, so the sum of each step is
+added to the total by ordinary instructions (Ootomo, Yokota: "Recovering single precision
 accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022). One warp loads by
 TMA; of the two warpgroups, one adds while the other multiplies (warp specialisation: Bauer, Cook, Khailany:
 "CudaDMA", 2011).
@@ -34,12 +34,12 @@ DEPTH, STAGES, GROUP = 64, 3, 8
 x 4096 on an H200; 0.651 ms with 16 rows, 0.666 ms with two steps in flight, 0.706 ms with six of depth 32.
 Steps of 64 err least, too: 2.0e-7, those of 32 2.3e-7, of 128 3.8e-7."""
 PEAK_BLOCK, SPLIT_BLOCK = 16384, 2048
-"""Elements of a program that looks for the largest one, and of a program that splits."""
+"""Elements per program that finds the largest one, and per program that splits."""
 
 
 @triton.jit
 def peak_of_block(job, values, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest absolute value of a block's finite numbers: others spoil their own row or column alone."""
+    """The largest absolute value of a block's finite numbers: others affect only their own row or column."""
     place = job.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     size = tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0))
     return tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
@@ -171,7 +171,7 @@ def multiply_rows(
     COLUMNS: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """A warpgroup: the upper (WHICH 0) or lower rows of each tile."""
+    """One warpgroup: computes the upper (WHICH 0) or lower rows of each tile."""
     HALF: gl.constexpr = left.type.shape[1]
     DEPTH: gl.constexpr = right.type.shape[1]
     WIDTH: gl.constexpr = right.type.shape[2]
@@ -216,7 +216,7 @@ def multiply(
     GROUP: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """One program: every so many of the ROWS x COLUMNS tiles of the output. `a` and `b` have their second
+    """One program, which computes its share of the ROWS x COLUMNS output tiles. `a` and `b` have their second
     terms under the first ones."""
     HALF: gl.constexpr = a.block_type.shape[0]
     DEPTH: gl.constexpr = b.block_type.shape[0]
@@ -228,9 +228,9 @@ def multiply(
     for slot in gl.static_range(STAGES):
         mbarrier.init(free.index(slot), count=2)
         mbarrier.init(ready.index(slot), count=1)
-    fence_async_shared()  # TMA counts on these barriers.
-    # Not their product, which may be too small for float32; the lower one first, for the higher one may be
-    # too large.
+    fence_async_shared()  # TMA uses these barriers.
+    # Not their product, which may be too small for float32; the lower one first, because the higher one may
+    # be too large.
     lower = gl.minimum(gl.load(scales), gl.load(scales + 1))
     higher = gl.maximum(gl.load(scales), gl.load(scales + 1))
     gl.warp_specialize(
@@ -246,21 +246,21 @@ def multiply(
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many multiprocessors a GPU has."""
+    """The number of multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def describe(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor of tiles, swizzled as the tensor cores read them."""
+    """A descriptor of tiles, swizzled for the tensor cores."""
     return TensorDescriptor.from_tensor(
         tensor, block, gl.NVMMASharedLayout.get_default_for(block, gl.float16)
     )
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a [M, K] times b [K, N], float32; where one is not finite, its row or column of the product
-    is NaN. The error is as small as that of float32 products against
-    the largest elements of either operand: elements 2**-24 of those and smaller are lost.
+    """a [M, K] times b [K, N], float32. A row or column with a non-finite element gives NaN in the product.
+    Relative to the largest elements of either operand the error is that of float32 products: elements
+    below 2**-24 of those are lost.
 
     Raises ValueError unless M and N are multiples of 128 and K of 64.
     """

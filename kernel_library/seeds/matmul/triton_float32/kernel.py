@@ -1,8 +1,8 @@
 """Float32 matrix product at float32's accuracy, on half-precision tensor cores in Triton.
 
 Each operand is scaled by a power of two and written as the sum of two float16 terms, 22 bits in all; three
-of the four products of terms matter. The tensor cores round their sums down, so that the sum of each step is
-taken out and added to the total by ordinary instructions (Ootomo, Yokota: "Recovering single precision
+of the four products of terms matter. The tensor cores round their sums down, so the sum of each step is
+added to the total by ordinary instructions (Ootomo, Yokota: "Recovering single precision
 accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
 """
 
@@ -13,12 +13,12 @@ import triton.language as tl
 BLOCK_M, BLOCK_N, BLOCK_K, GROUP, WARPS, STAGES = 128, 128, 64, 8, 8, 3
 """Tile of the output, depth of one step, rows of tiles that share columns in the L2 cache."""
 PEAK_BLOCK, SPLIT_BLOCK = 16384, 2048
-"""Elements of a program that looks for the largest one, and of a program that splits."""
+"""Elements per program that finds the largest one, and per program that splits."""
 
 
 @triton.jit
 def peak_of_block(job, values, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest absolute value of a block's finite numbers: others spoil their own row or column alone."""
+    """The largest absolute value of a block's finite numbers: others affect only their own row or column."""
     place = job.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     size = tl.abs(tl.load(values + place, mask=place < ELEMENTS, other=0.0))
     return tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
@@ -140,9 +140,9 @@ def multiply(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a [M, K] times b [K, N], float32; where one is not finite, its row or column of the product
-    is NaN. The error is as small as that of float32 products against
-    the largest elements of either operand: elements 2**-24 of those and smaller are lost."""
+    """a [M, K] times b [K, N], float32. A row or column with a non-finite element gives NaN in the product.
+    Relative to the largest elements of either operand the error is that of float32 products: elements
+    below 2**-24 of those are lost."""
     if a.dtype != torch.float32 or b.dtype != torch.float32:
         raise TypeError(f"matmul of {a.dtype} and {b.dtype}; both must be float32")
     a, b = a.contiguous(), b.contiguous()

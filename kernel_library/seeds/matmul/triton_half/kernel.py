@@ -1,8 +1,8 @@
-"""Matrix product of half-precision operands in Triton: tiles by TMA, one program a multiprocessor.
+"""Matrix product of half-precision operands in Triton: tiles by TMA, one program per multiprocessor.
 
-A program takes one tile of the output after another, in groups of rows that share columns in the L2 cache;
+A program computes several output tiles in sequence, in groups of rows that share columns in the L2 cache;
 the copies of the next tile's operands run while this one is written. Operands that TMA cannot describe (rows
-that are no multiple of 16 bytes) go by pointers.
+whose size is not a multiple of 16 bytes) use pointers.
 """
 
 import functools
@@ -47,7 +47,7 @@ def load_tile(
     COLUMNS: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """ROWS x COLUMNS elements of x [HEIGHT][WIDTH], zeros where it ends."""
+    """ROWS x COLUMNS elements of x [HEIGHT][WIDTH], zeros beyond its end."""
     if TMA:
         tile = x.load([row, column])
     else:
@@ -68,7 +68,7 @@ def store_tile(
     COLUMNS: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """Writes ROWS x COLUMNS elements to x [HEIGHT][WIDTH], as far as it goes."""
+    """Writes ROWS x COLUMNS elements to x [HEIGHT][WIDTH], none beyond its end."""
     if TMA:
         x.store([row, column], tile.to(x.dtype))
     else:
@@ -107,12 +107,12 @@ def multiply(
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many multiprocessors a GPU has; for the interpreter on a CPU, a few."""
+    """The number of multiprocessors of a GPU; a few for the interpreter on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def describe(tma: bool, **tiles: tuple[torch.Tensor, list[int]]) -> dict[str, object]:
-    """Each tensor as a descriptor of its tiles, or as it is, by name."""
+    """Each tensor by name, as a descriptor of its tiles or unchanged."""
     return {
         name: TensorDescriptor.from_tensor(tensor, shape) if tma else tensor
         for name, (tensor, shape) in tiles.items()

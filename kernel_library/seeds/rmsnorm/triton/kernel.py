@@ -1,7 +1,7 @@
 """RMSNorm over the last dimension in Triton.
 
-A short row is held in registers, and one warp takes several. Longer rows are read twice, backwards the second
-time and mostly from the caches: so many more rows are under way at once that it is faster than registers.
+A short row is kept in registers, and one warp takes several. Longer rows are read twice, backwards the second
+time and mostly from the caches: this keeps so many more rows in flight that it is faster than registers.
 """
 
 import torch
@@ -10,15 +10,15 @@ import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
-"""A program of one warp takes as many rows as have so many elements."""
+"""Elements of the rows that a program of one warp takes."""
 SHAPES = {
     4: {1024: (0, 1), 2048: (1024, 8), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 32), 32768: (0, 32)},
     2: {2048: (0, 1), 4096: (2048, 8), 8192: (4096, 16), 16384: (8192, 16)},
 }
-"""By the bytes of an element: columns up to which the steps through a row have so many columns, 0 where it is
-held in registers, and its warps. On an H200 16384 x 4096 in float32 took 0.1296 ms, 0.1334 in registers."""
+"""By element size in bytes: the columns up to which a row is read in steps of this number of columns (0: kept
+in registers), and its warps. On an H200 16384 x 4096 in float32 took 0.1296 ms, 0.1334 in registers."""
 LONGEST = (16384, 32)
-"""The same for still more columns."""
+"""The same for more columns."""
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def rmsnorm_in_registers(
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """One program: EACH rows."""
+    """One program, which computes EACH rows."""
     row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)[:, None]
     place = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (place < COLS)
@@ -68,7 +68,7 @@ def rmsnorm_of_long_rows(x, weight, out, eps, COLS: tl.constexpr, STEP: tl.const
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) * weight over the last dimension of a tensor of any shape; float32, float16 or
-    bfloat16. `weight`: as many elements as the last dimension has, or none."""
+    bfloat16. `weight` has as many elements as the last dimension, or is None."""
     if x.dtype not in DTYPES:
         raise TypeError(f"RMSNorm of {x.dtype}; it must be one of {', '.join(map(str, DTYPES))}")
     x = x.contiguous()

@@ -2,7 +2,7 @@
 
 The first sweep goes block by block: the block's maximum, then its exponentials, summed relative to the
 largest value so far (Milakov, Gimelshein: "Online normalizer calculation for softmax", 2018). The second one
-takes the exponentials again, mostly from the second-level cache, and writes past the caches.
+takes the exponentials again, mostly from the L2 cache, and bypasses the caches when writing.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Softmax over the last dimension in Triton: each row is read once and written once.
 
-A row that fits is held in registers by one program, and one warp takes several short ones. Of a longer row,
-or one that does not start at a multiple of 16 bytes, a program keeps a part in registers, finds maximum and
-sum of the rest in one pass (Milakov, Gimelshein: "Online normalizer calculation for softmax", 2018) and reads
-that rest again, mostly from the first-level cache. Each thread has a maximum and a sum of its own until the
+One program keeps a row that fits in registers, and one warp takes several short rows. If a row is longer, or
+does not start at a multiple of 16 bytes, a program keeps a part in registers, finds the maximum and sum of
+the rest in one pass (Milakov, Gimelshein: "Online normalizer calculation for softmax", 2018) and reads
+the rest again, mostly from the L1 cache. Each thread keeps its own maximum and sum until the
 end of the row.
 """
 
@@ -13,27 +13,27 @@ import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 1024
-"""A program of one warp takes as many rows as have so many elements. On an H200 262144 x 256 in float16 took
-0.0666 ms, 0.161 with a row to a program of two warps."""
+"""Elements of the rows that a program of one warp takes. On an H200 262144 x 256 in float16 took 0.0666 ms,
+and 0.161 with one row per program of two warps."""
 WARPS = {SHORT: 1, 2048: 2, 4096: 8, 8192: 16, 16384: 16, 32768: 16}
-"""Columns up to which a row is held in registers, and by how many warps. On an H200 8192 x 8192 in float16
-took 0.0659 to 0.0677 ms by 16, 0.0675 to 0.0688 by 8 and by 4; with loads that leave the cache early 0.0702
-to 0.0720."""
+"""Columns up to which a row is kept in registers, and the number of warps. On an H200 8192 x 8192 in float16
+took 0.0659 to 0.0677 ms with 16 warps, 0.0675 to 0.0688 with 8 and with 4; with early eviction of loads
+0.0702 to 0.0720."""
 LONG = {4: (32, 2), 2: (16, 2)}
-"""By the bytes of an element: the warps for a long row, and how many loads of 16 bytes each thread has in
-flight in the pass over it. On an H200 (32, 2) took 0.533 ms for 4096 x 65536 in float32, (16, 2) 0.547; of
-4096 x 50257 in float16 (16, 2) took 0.220 ms, (16, 4) 0.297 with twice as much kept."""
+"""By element size in bytes: the warps for a long row, and the loads of 16 bytes that each thread has in
+flight in the pass over it. On an H200 (32, 2) took 0.533 ms for 4096 x 65536 in float32, (16, 2) 0.547; for
+4096 x 50257 in float16 (16, 2) took 0.220 ms, (16, 4) with twice as much kept 0.297."""
 KEPT = 16384
 """Elements of a long row that stay in registers."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""Where a running maximum starts: finite, so that minus infinity in the input does not become NaN."""
+"""Initial value of a running maximum: finite, so that minus infinity in the input does not become NaN."""
 
 
 @triton.jit
 def softmax_in_registers(x, out, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr):
-    """One program: EACH rows."""
+    """One program, which computes EACH rows."""
     row = tl.program_id(0).to(tl.int64) * EACH + tl.arange(0, EACH)[:, None]
     place = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (place < COLS)
@@ -47,7 +47,7 @@ def softmax_in_registers(x, out, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, 
 
 @triton.jit
 def max_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
-    """The largest of each thread's elements of a tile [depth, THREADS * VECTOR]: threads need not meet."""
+    """The largest of each thread's elements of a tile [depth, THREADS * VECTOR], without synchronisation."""
     return tl.max(tl.max(tile, axis=0).reshape(THREADS, VECTOR), axis=1)
 
 
@@ -59,7 +59,7 @@ def sum_of_threads(tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def add_to(peak, total, tile, THREADS: tl.constexpr, VECTOR: tl.constexpr):
-    """Each thread's maximum and sum, with a further tile."""
+    """Updates each thread's maximum and sum with another tile."""
     higher = tl.maximum(peak, max_of_threads(tile, THREADS, VECTOR))
     spread = tl.broadcast_to(higher[:, None], [THREADS, VECTOR]).reshape(1, THREADS * VECTOR)
     power = tl.exp2((tile - spread) * LOG2E)
@@ -80,7 +80,7 @@ def softmax_of_long_rows(
     EDGE_BLOCK: tl.constexpr,
 ):
     """One program: one row of `LOOPED + KEPT + EDGE` elements. The first two parts start at a multiple of 16
-    bytes and need no masks; the edge is what lies before and behind them."""
+    bytes and need no masks; the edge is the elements before and after them."""
     LANES: tl.constexpr = THREADS * VECTOR
     STEP: tl.constexpr = DEPTH * LANES
     BODY: tl.constexpr = LOOPED + KEPT_DEPTH * LANES
@@ -111,7 +111,7 @@ def softmax_of_long_rows(
         tl.store(out + spot, edge * (1.0 / whole), mask=number < EDGE, cache_modifier=".cs")
     scale = 1.0 / whole
 
-    # Backwards: what was read last is the most likely to be in the first-level cache.
+    # Backwards: the last elements read are the most likely to be in the L1 cache.
     for back in range(STEP, LOOPED + STEP, STEP):
         spots = start + (LOOPED - back) + place
         value = tl.load(x + spots, eviction_policy="evict_first").to(tl.float32)

@@ -2,9 +2,9 @@
 9.0.
 
 The MLP is that of Shazeer ("GLU Variants Improve Transformer", 2020). One warp loads by TMA, two warpgroups
-multiply (warp specialisation: Bauer, Cook, Khailany: "CudaDMA", 2011). Gate and up lie under each other in
+multiply (warp specialisation: Bauer, Cook, Khailany: "CudaDMA", 2011). Gate and up are stacked in
 shared memory, so that one instruction multiplies with 128 columns of both; a thread has the same columns of
-both products, and gates in registers. Each warpgroup has 64 rows of a tile and waits for the loads alone, so
+both products, and gates in registers. Each warpgroup has 64 rows of a tile and waits only for the loads, so
 that one of them multiplies while the other gates and writes.
 
 1.09 times as fast as PyTorch with cuBLAS: 2048 tokens, 4096 features, 11008 hidden in float16 take 0.748 ms
@@ -28,7 +28,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 DTYPES = (torch.float16, torch.bfloat16)
 HALF, WIDTH, DEPTH = 64, 128, 64
-"""Rows of a warpgroup, and rows of weights in a box, both two to a tile; depth of a step."""
+"""Rows per warpgroup, and rows of weights per box (two of each per tile); depth of a step."""
 STAGES, GROUP = 3, 8
 """Steps in flight; rows of tiles that share columns in the L2 cache. At 2048 x 4096 x 11008 in float16 on an
 H200: 0.7477 ms; with four steps, and with 16 rows in either product, the same within 0.001 ms; with 4 rows in
@@ -88,7 +88,7 @@ def load(
 
 @gluon.jit
 def write(out, target, row, column, values):
-    """A box of 64 rows through shared memory; the write before it must have left that."""
+    """Writes a box of 64 rows through shared memory, after the previous write has left it."""
     tma.store_wait(0)
     target.store(values.to(out.dtype))
     fence_async_shared()
@@ -110,7 +110,7 @@ def multiply_rows(
     GROUP: gl.constexpr,
     GATED: gl.constexpr,
 ):
-    """A warpgroup: the upper (WHICH 0) or lower rows of each tile."""
+    """One warpgroup: computes the upper (WHICH 0) or lower rows of each tile."""
     STAGES: gl.constexpr = right.type.shape[0]
     DEPTH: gl.constexpr = right.type.shape[2]
     HALF: gl.constexpr = written.type.shape[1]
@@ -160,8 +160,8 @@ def multiply(
     STAGES: gl.constexpr,
     GATED: gl.constexpr,
 ):
-    """One program: every so many of the ROWS x COLUMNS tiles of a bᵀ; where GATED, of silu(a bᵀ) *
-    (a cᵀ)."""
+    """One program, which computes its share of the ROWS x COLUMNS tiles of a bᵀ or, if GATED, of
+    silu(a bᵀ) * (a cᵀ)."""
     HALF: gl.constexpr = a.block_type.shape[0]
     WIDTH: gl.constexpr = b.block_type.shape[0]
     DEPTH: gl.constexpr = b.block_type.shape[1]
@@ -173,7 +173,7 @@ def multiply(
     for slot in gl.static_range(STAGES):
         mbarrier.init(free.index(slot), count=2)
         mbarrier.init(ready.index(slot), count=1)
-    fence_async_shared()  # TMA counts on these barriers.
+    fence_async_shared()  # TMA uses these barriers.
     gl.warp_specialize(
         [
             (multiply_rows, (out, left, right, written, free, ready, 0, K, ROWS, COLUMNS, GROUP, GATED)),
@@ -187,18 +187,18 @@ def multiply(
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many multiprocessors a GPU has."""
+    """The number of multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def packed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without gaps, at an address that TMA takes; a copy only where it has to be."""
+    """The tensor without gaps, at an address that TMA supports; copied only if needed."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def describe(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor of tiles, swizzled as the tensor cores read them."""
+    """A descriptor of tiles, swizzled for the tensor cores."""
     kind = gl.float16 if tensor.dtype == torch.float16 else gl.bfloat16
     return TensorDescriptor.from_tensor(tensor, block, gl.NVMMASharedLayout.get_default_for(block, kind))
 
@@ -206,7 +206,7 @@ def describe(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
 def launch(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, out: torch.Tensor, columns: int, gated: bool
 ) -> None:
-    """`multiply` with tiles of so many columns of the output."""
+    """`multiply` with tiles of this number of output columns."""
     (m, k), n = a.shape, out.shape[1]
     rows, columns = m // (2 * HALF), n // columns
     multiply[(min(rows * columns, processors(a.device)),)](

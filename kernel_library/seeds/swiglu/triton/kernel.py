@@ -1,9 +1,9 @@
 """SwiGLU MLP in Triton, down(silu(gate(x)) * up(x)), in two launches.
 
 The first multiplies each tile of x with the same columns of both gate and up, and writes silu(gate) * up: x
-is read once for both, and neither of the two products goes to memory. The second is an ordinary product.
-Both run one program a multiprocessor, which takes one tile after another by TMA. Operands that TMA cannot
-describe (rows that are no multiple of 16 bytes) go by pointers.
+is read once for both, and neither product is written to memory. The second is an ordinary product.
+Both run one program per multiprocessor, which takes its tiles by TMA. Operands that TMA cannot
+describe (rows whose size is not a multiple of 16 bytes) use pointers.
 """
 
 import functools
@@ -49,7 +49,7 @@ def load_tile(
     COLUMNS: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """ROWS x COLUMNS elements of x [HEIGHT][WIDTH], zeros where it ends."""
+    """ROWS x COLUMNS elements of x [HEIGHT][WIDTH], zeros beyond its end."""
     if TMA:
         tile = x.load([row, column])
     else:
@@ -70,7 +70,7 @@ def store_tile(
     COLUMNS: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """Writes ROWS x COLUMNS elements to x [HEIGHT][WIDTH], as far as it goes."""
+    """Writes ROWS x COLUMNS elements to x [HEIGHT][WIDTH], none beyond its end."""
     if TMA:
         x.store([row, column], tile.to(x.dtype))
     else:
@@ -142,12 +142,12 @@ def multiply(
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many multiprocessors a GPU has; for the interpreter on a CPU, a few."""
+    """The number of multiprocessors of a GPU; a few for the interpreter on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def describe(tma: bool, **tiles: tuple[torch.Tensor, list[int]]) -> dict[str, object]:
-    """Each tensor as a descriptor of its tiles, or as it is, by name."""
+    """Each tensor by name, as a descriptor of its tiles or unchanged."""
     return {
         name: TensorDescriptor.from_tensor(tensor, shape) if tma else tensor
         for name, (tensor, shape) in tiles.items()
@@ -155,7 +155,7 @@ def describe(tma: bool, **tiles: tuple[torch.Tensor, list[int]]) -> dict[str, ob
 
 
 def tile_of(m: int, n: int, device: torch.device, tiles: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """The arguments that say how an output [m, n] is cut into tiles."""
+    """The arguments that define the tiles of an output [m, n]."""
     programs = processors(device)
     counts = [triton.cdiv(m, tile[0]) * triton.cdiv(n, tile[1]) for tile in tiles]
     which = next((i for i, count in enumerate(counts) if count >= programs), len(tiles) - 1)

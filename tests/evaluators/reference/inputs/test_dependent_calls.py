@@ -101,7 +101,7 @@ def test_floating_inputs_change_and_keep_signs_and_zeros() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_dtypes_stay_what_they_are_whatever_the_default(dtype: torch.dtype) -> None:
+def test_dtypes_do_not_depend_on_the_default(dtype: torch.dtype) -> None:
     x, answer = torch.randn(99).to(dtype), torch.randn(9).to(dtype)
     (expected,) = stirred(x, answer=answer)
     torch.set_default_dtype(torch.float16)

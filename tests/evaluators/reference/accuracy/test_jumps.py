@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from evaluators.reference.accuracy.jumps import at_jumps, furthest_off
+from evaluators.reference.accuracy.jumps import at_jumps, largest_errors
 from evaluators.reference.inputs.input_distributions import Distribution
 from tests.evaluators.references import session_of
 
@@ -21,7 +21,7 @@ def test_at_a_jump_a_kernel_may_have_either_value() -> None:
     x[7, 0] -= (x[7].double().sum() - 32).float()
     session = session_of(signs, lambda: [x])
     identity = Distribution(name="shifted", floating=lambda tensor: tensor)
-    session.take_in(identity, 0, session.work_out(identity, 0))
+    session.accept(identity, 0, session.compute_answer(identity, 0))
     right = signs(x)
     turned = {number: right.clone() for number in (3, 7)}
     for number, each in turned.items():
@@ -57,7 +57,7 @@ def test_a_row_of_attention_jumps_as_a_whole() -> None:
         """How many elements of this row are, where a kernel's answer has these values."""
         outputs = [exact[0].float()]
         outputs[0][row] = values
-        found = at_jumps(session, inputs, outputs, exact, furthest_off(outputs, exact))
+        found = at_jumps(session, inputs, outputs, exact, largest_errors(outputs, exact))
         return int((found[0] // 64 == row).sum())
 
     for share in (0.25, 0.75):

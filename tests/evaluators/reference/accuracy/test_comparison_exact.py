@@ -9,7 +9,7 @@ import torch
 
 from evaluators.records.problem import TOLERANCES
 from evaluators.reference.accuracy.comparison import compare
-from tests.evaluators.reference.comparisons import FLOATS, INF, NAN, accepts
+from tests.evaluators.reference.accuracy.comparisons import FLOATS, INF, NAN, accepts
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_where_the_reference_is_not_finite_the_same_is_asked(
 
 
 @pytest.mark.parametrize("wanted", [NAN, INF])
-def test_products_of_infinities_are_told_from_finite_numbers_alone(wanted: float) -> None:
+def test_products_of_infinities_are_judged_only_where_finite(wanted: float) -> None:
     ref = torch.randn(100, dtype=torch.float64)
     ref[3] = wanted
     for out, right in (
@@ -59,7 +59,7 @@ def test_products_of_infinities_are_told_from_finite_numbers_alone(wanted: float
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)
-def test_an_output_that_nobody_wrote_fails(tolerance: str) -> None:
+def test_an_unwritten_output_fails(tolerance: str) -> None:
     poison = torch.full((400,), 255, dtype=torch.uint8)
     ref = torch.randn(100, dtype=torch.float64)
     assert not accepts(poison.view(torch.float32), ref, tolerance)

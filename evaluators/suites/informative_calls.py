@@ -1,9 +1,9 @@
-"""Which calls of an operator tell something of a kernel for it.
+"""Finds the calls of an operator that test a kernel for it.
 
-    python -m evaluators.suites.telling_calls FILE START
+    python -m evaluators.suites.informative_calls FILE START
 
-tries the calls in FILE, as JSON lines, from the one at START on, and writes for each whether it takes other
-numbers, 1 or 0.
+tries the calls in FILE (JSON lines) from number START on. For each it writes 1 if the operator accepts other
+numbers, 0 if not.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ logger = logging.getLogger(__name__)
 
 SEEDS = (0, 1)
 MOST_PROCESSES = 8
-"""At a time, each with a PyTorch of its own in memory."""
+"""Concurrent processes, each of which loads PyTorch."""
 FEWEST_CALLS = 1000
-"""Of a process: importing PyTorch takes as long."""
+"""Least calls per process: importing PyTorch takes as long as trying them."""
 
 
-def takes_other_numbers(call: TracedCall) -> bool:
-    """Whether the operator takes other numbers in the call's tensors, of which a trace keeps none, and gives
-    results of the same sizes for them, which can be compared. The call is made on the CPU."""
-    return _made_twice(call) is not None
+def accepts_other_numbers(call: TracedCall) -> bool:
+    """Whether the operator accepts other numbers in the call's tensors (traces store none) and returns
+    comparable results of the same sizes for them. The call runs on the CPU."""
+    return _run_twice(call) is not None
 
 
-def takes_other_numbers_apart(calls: Sequence[TracedCall]) -> list[bool]:
-    """The same of each call, in processes of their own: numbers that an operator does not check may end
-    one."""
+def accept_other_numbers(calls: Sequence[TracedCall]) -> list[bool]:
+    """`accepts_other_numbers` of each call, in other processes: invalid numbers that an operator does not
+    check may crash one."""
     count = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)), len(calls) // FEWEST_CALLS))
     with ThreadPoolExecutor(count) as threads:
         parts = list(threads.map(_in_a_process, [calls[first::count] for first in range(count)]))
@@ -53,35 +53,41 @@ def takes_other_numbers_apart(calls: Sequence[TracedCall]) -> list[bool]:
 
 
 def _in_a_process(calls: Sequence[TracedCall]) -> list[bool]:
-    """One after the other, in a new process where one has ended."""
+    """Tries the calls in sequence, and starts a new process after a crash."""
     found: list[bool] = []
     lines = [json.dumps([call.operator, write_arguments(call)]) + "\n" for call in calls]
     with tempfile.TemporaryDirectory() as folder:
         file, answers = Path(folder) / "calls.jsonl", Path(folder) / "answers"
         file.write_text("".join(lines))
         while len(found) < len(calls):
-            command = [sys.executable, "-m", "evaluators.suites.telling_calls", str(file), str(len(found))]
+            command = [
+                sys.executable,
+                "-m",
+                "evaluators.suites.informative_calls",
+                str(file),
+                str(len(found)),
+            ]
             with answers.open("wb") as out:
                 subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, check=False)
             found += [each == "1" for each in answers.read_text()]
-            if len(found) < len(calls):  # it has ended at the next one
-                logger.info("%s ends the process", calls[len(found)].operator)
+            if len(found) < len(calls):  # the next call has crashed it
+                logger.info("%s crashes the process", calls[len(found)].operator)
                 found.append(False)
     return found
 
 
-def tells(call: TracedCall) -> bool:
-    """Whether the call takes other numbers, and gives something else than a constant or one of its inputs."""
-    made = _made_twice(call)
+def is_informative(call: TracedCall) -> bool:
+    """Whether the operator accepts other numbers and returns neither a constant nor one of its inputs."""
+    made = _run_twice(call)
     if made is None:
         return False
     before, found = made
-    return is_random(call) or all(_tells(each, before) for each in found)
+    return is_random(call) or all(_differs(each, before) for each in found)
 
 
-def _made_twice(call: TracedCall) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
-    """The tensors of the first of two calls with different numbers, and those of its results; None where one
-    of them fails, or their results differ in size."""
+def _run_twice(call: TracedCall) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+    """Runs the call with two sets of numbers. Returns the input and result tensors of the first run; None if
+    a run fails or the results differ in size."""
     try:
         first, second = (_answers(call, seed) for seed in SEEDS)
     except Exception as error:  # an operator may raise anything
@@ -91,8 +97,8 @@ def _made_twice(call: TracedCall) -> tuple[list[torch.Tensor], list[torch.Tensor
 
 
 def _answers(call: TracedCall, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors of a call, as they were before, and those of its results. Raises if results cannot be
-    compared: sparse ones, complex ones in half precision, those without an element."""
+    """The tensors of a call, as they were before it, and those of its results. Raises for results that cannot
+    be compared: sparse, complex in half precision, or without elements."""
     import torch
 
     given, named = make_arguments(call, "cpu", seed)
@@ -110,9 +116,9 @@ def _sizes(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(each.shape) for each in tensors]
 
 
-def _tells(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether an output has elements, of which not all are equal, and is none of the inputs. One element
-    tells something where it is made of several."""
+def _differs(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output is neither constant nor one of the inputs. A single element counts as constant unless
+    it is computed from several."""
     import torch
 
     if not output.numel() or bool(output.isnan().all()):
@@ -125,13 +131,13 @@ def _tells(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The process."""
+    """Runs in the other process."""
     import torch
 
     torch.set_num_threads(1)
     for line in Path(arguments[0]).read_text().splitlines()[int(arguments[1]) :]:
         operator, text = json.loads(line)
-        sys.stdout.write(str(int(takes_other_numbers(call_of(operator, text)))))
+        sys.stdout.write(str(int(accepts_other_numbers(call_of(operator, text)))))
         sys.stdout.flush()
     return 0
 
