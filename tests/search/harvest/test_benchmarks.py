@@ -44,7 +44,7 @@ def test_only_hashes_ship() -> None:
 
 
 def test_an_unknown_benchmark_is_named() -> None:
-    with pytest.raises(HarvestError, match="there is kernelbench"):
+    with pytest.raises(HarvestError, match="available: kernelbench"):
         shipped("nope")
 
 

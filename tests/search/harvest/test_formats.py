@@ -135,7 +135,7 @@ def test_a_broken_journal_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureF
     (tmp_path / "bad" / "journal.jsonl").write_text("nonsense\n{}\n")
     assert [run.name for run in read_runs([tmp_path], "mit", track)] == ["good"]
     assert "bad/journal.jsonl, line 1 is corrupt" in caplog.text
-    with pytest.raises(HarvestError, match="nowhere is no folder"):
+    with pytest.raises(HarvestError, match="nowhere is not a folder"):
         read_runs([tmp_path / "nowhere"], "mit", track)
 
 
