@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation import runtime
 from search.optimize.installation.package import PACKAGE, write_package
-from search.optimize.installation.placement import assigned
+from search.optimize.installation.placement import assign_places
 from search.optimize.models.architectures import Diffusers, Transformers
 from search.optimize.models.source import ModelSource
 from search.optimize.profiling.profile import profile_of
@@ -211,10 +211,10 @@ def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
     and why the model's own forward ran."""
     models = ARCHITECTURES[name].load(device="cpu", dtype=None, backward=False, seed=0)
     profile = profile_of(models, entries=[], warmup=1, iterations=1, say=lambda line: None)
-    wholes = [*map(whole_of, models)]
+    traced_models = [*map(trace_model, models)]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        problems = extract(profile, wholes, folder, most=30, gain=0.0005).problems
+        problems = extract(profile, traced_models, folder, most=30, gain=0.0005).problems
         kernels = {
             each.name: Kernel(
                 source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -222,15 +222,15 @@ def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
             )
             for each in problems
         }
-        places = assigned({each.name: each.time_ms for each in problems}, problems)
-        write_package(folder, wholes, kernels, places)
+        places = assign_places({each.name: each.time_ms for each in problems}, problems)
+        write_package(folder, traced_models, kernels, places)
         wanted = [[each.clone() for each in model.run()] for model in models]
         runtime.load(folder / PACKAGE, models[0].module)
         error = max(error_of(model.run(), own) for model, own in zip(models, wanted, strict=True))
     plan = type(models[0].module).plan  # type: ignore[attr-defined]
     used = sum(kernel.calls for kernel in plan.kernels.values())
     at_both = sum(len({place.shape for place in each.places}) == len(SHAPES) for each in problems)
-    return len(wholes[0].run.calls), len(problems), at_both, used, error, list(plan.fallbacks)
+    return len(traced_models[0].run.calls), len(problems), at_both, used, error, list(plan.fallbacks)
 
 
 if __name__ == "__main__":

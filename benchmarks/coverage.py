@@ -26,9 +26,9 @@ from evaluators.app.suite_config import SuiteConfig, entries_of, open_problem
 from evaluators.base.usage_error import UsageError
 from search.optimize.__main__ import OptimizeConfig
 from search.optimize.extraction.problems import extract, places_of
-from search.optimize.extraction.record import Extracted
-from search.optimize.extraction.whole import Whole, whole_of
-from search.optimize.model_config import named, source_of
+from search.optimize.extraction.record import ExtractedProblem
+from search.optimize.extraction.traced_model import TracedModel, trace_model
+from search.optimize.model_config import expand_name, source_of
 from search.optimize.profiling.profile import profile_of
 from search.optimize.profiling.record import Profile
 from search.proposers.playbook.playbook import Playbook
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if "model" in given:
         out = given.pop("out", "")
-        overrides = named([f"{key}={value}" for key, value in given.items()])
+        overrides = expand_name([f"{key}={value}" for key, value in given.items()])
         with tempfile.TemporaryDirectory() as scratch:
             return _of_model(overrides, Path(out or scratch))
     if unknown := given.keys() - {"suite", "device"}:
@@ -72,8 +72,8 @@ def _of_model(overrides: Sequence[str], folder: Path) -> int:
         device=config.device, dtype=config.dtype, backward=False, seed=config.seed
     )
     profile = profile_of(models, entries=[], warmup=1, iterations=config.iterations, say=lambda line: None)
-    wholes = [*map(whole_of, models)]
-    problems = extract(profile, wholes, folder, most=config.targets, gain=config.least_gain).problems
+    traced_models = [*map(trace_model, models)]
+    problems = extract(profile, traced_models, folder, most=config.targets, gain=config.least_gain).problems
     playbook = Playbook()
     known = []
     for each in problems:
@@ -81,7 +81,7 @@ def _of_model(overrides: Sequence[str], folder: Path) -> int:
         workload = playbook.workload(problem)
         known += [each] if workload else []
         print(f"{each.time_ms / profile.total_ms:6.1%}  {workload.op if workload else '-':14}{each.target}")
-    times = _times(profile, wholes)
+    times = _times(profile, traced_models)
     of_known, of_all = (_calls_ms(each, times) / profile.total_ms for each in (known, problems))
     print(
         f"{len(known)} of {len(problems)} problems are known, {of_known:.1%} of the time; all: {of_all:.1%}"
@@ -89,13 +89,13 @@ def _of_model(overrides: Sequence[str], folder: Path) -> int:
     return 0
 
 
-def _times(profile: Profile, wholes: Sequence[Whole]) -> dict[tuple[int, int], float]:
+def _times(profile: Profile, traced_models: Sequence[TracedModel]) -> dict[tuple[int, int], float]:
     """The time of each call of an iteration, in ms."""
-    singles = [places_of(each, wholes) for each in profile.targets if not each.is_chain]
+    singles = [places_of(each, traced_models) for each in profile.targets if not each.is_chain]
     return {call: place.time_ms for several in singles for place, _ in several for call in place.members}
 
 
-def _calls_ms(problems: Iterable[Extracted], times: Mapping[tuple[int, int], float]) -> float:
+def _calls_ms(problems: Iterable[ExtractedProblem], times: Mapping[tuple[int, int], float]) -> float:
     """The time of the calls that any of the problems has."""
     calls = {call for each in problems for place in each.places for call in place.members}
     return sum(times.get(call, 0.0) for call in calls)

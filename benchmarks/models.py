@@ -19,11 +19,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction
+from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
 from search.optimize.outcome import KERNELS
 from search.optimize.profile_page import read_profile
 from search.optimize.profiling.record import Profile
-from search.optimize.verification.apart import WAYS
+from search.optimize.verification.launcher import WAYS
 from search.optimize.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
 
 MODELS = {
@@ -137,7 +137,9 @@ def _cells(found: Verification, extraction: Extraction, profile: Profile) -> Ite
     yield f"{worst.error:.1e}" + (f", {worst.eager_error:.1e}" if worst.eager_error is not None else "")
 
 
-def _fate(each: Extracted, won: Mapping[str, Any] | None, found: Verification, profile: Profile) -> str:
+def _fate(
+    each: ExtractedProblem, won: Mapping[str, Any] | None, found: Verification, profile: Profile
+) -> str:
     """A problem, the kernel that was found, and whether it is in the model."""
     kernel = f"{won['speedup']:.2f}x [{won['low']:.2f}, {won['high']:.2f}], {won['origin']}" if won else "-"
     used = found.left_out.get(each.name, f"{found.calls.get(each.name, 0)} calls")

@@ -1,8 +1,8 @@
-"""The library's kernels in the form of a model's problem.
+"""Adapts library kernels to a model's problems.
 
 A library kernel has the interface of its family: a layer norm is a function of rows, weight, bias and eps. A
-problem has the tensors as the model holds them, with views before and after. What is made here is a proposal:
-whether it is right, the evaluator says.
+problem has the tensors as the model stores them, with views before and after. An adapted kernel is a
+proposal; the evaluator checks whether it is correct.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = "library_kernel"
-MARK = "# As a problem of a model: by search.optimize."
+MARK = "# Adapted to a model's problem by `ideatree optimize`."
 TEMPLATE = """
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
@@ -96,18 +96,18 @@ OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
     "conv2d": {"aten.convolution.default": _conv2d},
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
 }
-"""By the library's family: how an operator is written with the kernel's function."""
+"""By the library's family and the operator: how to write its call with the kernel's function."""
 RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
 
 
 def is_for(entry: Entry, device: str) -> bool:
-    """Whether the entry's language is one of the device's."""
+    """Whether the entry's language runs on the device."""
     return (device == "cpu") == (entry.kernel.language == "cpp")
 
 
 def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kernel | None:
-    """The entry's kernel for the fragment, whose calls in `views` move nothing; None where it is not for
-    that."""
+    """The entry's kernel, adapted to the fragment; None where it does not fit. `views`: calls that move no
+    data."""
     if not entry.function:
         return None
     computing = [node for node in fragment.calls if node not in views]
@@ -127,14 +127,14 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
 
 
 def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
-    """Whether the shapes with which a kernel that `adapted` has made calls the entry's function are ones that
-    the function is right for, in all cases of the problem; True where that cannot be told without numbers."""
+    """Whether the entry's function supports the shapes with which an adapted kernel calls it, in all cases of
+    the problem; True where the shapes depend on the values in tensors."""
     alone = [problem.of_case(each) for each in problem.cases] or [problem]
     return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
 
 
 class _AskedError(Exception):
-    """Ends a forward at the function's call."""
+    """Stops a forward at the call of the function."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _AskedError(Exception):
 
 
 def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ...]]:
-    """The shapes of the tensors that the function is given, as far as they are known."""
+    """The shapes of the tensors passed to the function; empty where they are not known."""
     import torch
 
     def function(*given: object) -> None:
@@ -157,8 +157,8 @@ def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ..
             space["ModelNew"]()(*inputs)
     except _AskedError as asked:
         return asked.shapes
-    except Exception as error:  # views of tensors without numbers may raise anything
-        logger.info("what %s is asked cannot be told: %s: %s", entry.id, type(error).__name__, error)
+    except Exception as error:  # views of meta tensors may raise anything
+        logger.info("the shapes for %s are not known: %s: %s", entry.id, type(error).__name__, error)
     return []
 
 
@@ -168,9 +168,9 @@ def _views_alone() -> Mapping[str, Words]:
 
 
 def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) -> list[str] | None:
-    """x · weight / sqrt(mean(x²) + eps), written out."""
+    """An RMS norm written out in the model as x · weight / sqrt(mean(x²) + eps)."""
     calls = [(str(node.target).split(".")[1], node) for node in computing]
-    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # in float32 between
+    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # casts to float32 and back
     if tuple(name for name, _ in calls) != RMSNORM:
         return None
     eps = calls[2][1].args[1]

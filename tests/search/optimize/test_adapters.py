@@ -15,10 +15,10 @@ from kernel_library.catalogue.library import FolderLibrary
 from search.optimize.adapters import adapted, is_for, takes
 from search.optimize.extraction.fragments import fragment_of, unified
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.traced_model import TracedModel
 from tests.search.optimize.example_models import Mlp, rand
 from tests.search.optimize.extraction.test_problems import profile_of
-from tests.search.optimize.extraction.wholes import at_shapes, chain, places, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, chain, places, traced
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def entries() -> dict[str, Entry]:
     return {each.id: each for each in FolderLibrary("nowhere").entries()}
 
 
-def body(entry: Entry, made: Whole, *names: str) -> list[str] | None:
+def body(entry: Entry, made: TracedModel, *names: str) -> list[str] | None:
     """Of the forward that is written for these calls."""
     found = fragment_of(made.graph, made.run, places(made, *names))
     kernel = adapted(entry, found, made.views)
@@ -37,18 +37,18 @@ def body(entry: Entry, made: Whole, *names: str) -> list[str] | None:
 
 
 def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x.view(4, 6), -1), rand(2, 12))
+    made = traced(lambda x: torch.softmax(x.view(4, 6), -1), rand(2, 12))
     assert body(entries["softmax/cpp"], made, "_softmax") == [
         "view = x.reshape([4, 6])",
         "softmax = library_kernel(view)",
         "return softmax",
     ]
-    norm = whole(nn.LayerNorm(8), rand(4, 8))
+    norm = traced(nn.LayerNorm(8), rand(4, 8))
     assert body(entries["layernorm/cpp"], norm, "native_layer_norm") == [
         "native_layer_norm = library_kernel(x, weight, bias, 1e-05, 1)",
         "return native_layer_norm",
     ]
-    linear = whole(nn.Linear(8, 4), rand(4, 8))
+    linear = traced(nn.Linear(8, 4), rand(4, 8))
     assert "addmm = library_kernel(x, t).add_(bias)" in (body(entries["matmul/cpp"], linear, "addmm") or [])
 
 
@@ -85,7 +85,7 @@ def test_shapes_for_which_the_function_is_not_are_told(
 
 
 def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x, -1), rand(4, 6))
+    made = traced(lambda x: torch.softmax(x, -1), rand(4, 6))
     fragment = fragment_of(made.graph, made.run, places(made, "_softmax"))
     kernel = adapted(entries["softmax/cpp"], fragment, made.views)
     assert kernel is not None
@@ -100,7 +100,7 @@ def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
 
 
 def test_views_without_words_are_torchs_operators(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x.split([2, 4], 1)[1], -1), rand(4, 6))
+    made = traced(lambda x: torch.softmax(x.split([2, 4], 1)[1], -1), rand(4, 6))
     names = [call.name for call in made.run.calls]
     fragment = fragment_of(made.graph, made.run, tuple(range(len(names))))
     kernel = adapted(entries["softmax/cpp"], fragment, made.views)
@@ -123,7 +123,7 @@ def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> Non
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
-    made = whole(Norm(), rand(4, 8))
+    made = traced(Norm(), rand(4, 8))
     kernel = adapted(entries["rmsnorm/triton"], chain(made), made.views)
     assert kernel is not None and "return library_kernel(x, weight, 1e-06)" in kernel.source
     assert adapted(entries["softmax/cpp"], chain(made), made.views) is None
@@ -137,14 +137,14 @@ def test_attention_is_causal_or_none(entries: dict[str, Entry]) -> None:
     inputs = [rand(1, 2, 8, 4), rand(1, 2, 8, 4) + 1, rand(1, 2, 8, 4) + 2]
     assert (
         "library_kernel(x, y, z)"
-        in (body(entries["attention/triton"], whole(model, *inputs), name) or [""])[0]
+        in (body(entries["attention/triton"], traced(model, *inputs), name) or [""])[0]
     )
-    plain = whole(nn.functional.scaled_dot_product_attention, *inputs)
+    plain = traced(nn.functional.scaled_dot_product_attention, *inputs)
     assert body(entries["attention/triton"], plain, name) is None
 
 
 def test_more_than_one_call_is_none(entries: dict[str, Entry]) -> None:
-    made = whole(Mlp(), rand(4, 8))
+    made = traced(Mlp(), rand(4, 8))
     assert adapted(entries["matmul/cpp"], chain(made, most=2), made.views) is None
 
 

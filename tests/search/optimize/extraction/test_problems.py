@@ -10,23 +10,23 @@ import torch
 from torch import nn
 
 from evaluators.reference.loading import load_module, load_problem, make_inputs, own_dtype
-from search.optimize.extraction.draws import DRAWN, draw_of
+from search.optimize.extraction.distributions import DRAWN, distribution_of
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import Extracted, Extraction
-from search.optimize.extraction.whole import Whole
-from search.optimize.installation.placement import assigned
+from search.optimize.extraction.record import ExtractedProblem, Extraction
+from search.optimize.extraction.traced_model import TracedModel
+from search.optimize.installation.placement import assign_places
 from search.optimize.profiling.chains import find_chains
 from search.optimize.profiling.record import Bound, Profile, SiteTime, Target, TargetCase
-from search.optimize.profiling.targets import common_site, merged
+from search.optimize.profiling.targets import common_site, merge_shapes
 from tests.search.optimize.example_models import Mlp, rand
-from tests.search.optimize.extraction.wholes import at_shapes, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, traced
 
 
-def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
+def profile_of(*traced_models: TracedModel, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
     """Each call takes as long, and each target could be as fast; at each of the model's shapes."""
-    weights = [each.model.weight for each in wholes]
-    targets = merged([targets_of(each, ms=ms, floor_ms=floor_ms) for each in wholes], weights)
-    calls = [len(each.run.calls) for each in wholes]
+    weights = [each.model.weight for each in traced_models]
+    targets = merge_shapes([targets_of(each, ms=ms, floor_ms=floor_ms) for each in traced_models], weights)
+    calls = [len(each.run.calls) for each in traced_models]
     return Profile(
         model="tiny",
         device="cpu",
@@ -42,7 +42,7 @@ def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profil
     )
 
 
-def targets_of(made: Whole, *, ms: float, floor_ms: float) -> list[Target]:
+def targets_of(made: TracedModel, *, ms: float, floor_ms: float) -> list[Target]:
     groups = [(place,) for place in range(len(made.run.calls))]
     groups += [each.places for each in find_chains(made.run)]
     by_operators: dict[tuple[str, ...], dict[tuple[str, ...], list[tuple[int, ...]]]] = {}
@@ -91,7 +91,7 @@ class Two(nn.Module):
 
 
 def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> None:
-    made = whole(Two(), rand(4, 8))
+    made = traced(Two(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     problem = next(each for each in found.problems if each.target == "addmm + gelu")
     assert (len(problem.places), problem.exact) == (2, True)
@@ -116,22 +116,22 @@ def test_of_a_chain_behind_a_matmul_what_is_elementwise_is_a_problem_too(tmp_pat
             inner = self.fc(x)
             return inner * torch.sigmoid(inner) + 1
 
-    made = whole(Swish(), rand(4, 8))
+    made = traced(Swish(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     searched = [each.target for each in found.problems if each.searched]
     assert searched == ["addmm + sigmoid + mul.Tensor + add.Tensor", "sigmoid + mul.Tensor + add.Tensor"]
     both = {each: each.places for each in found.problems}
     larger, smaller = both
-    assert assigned({larger.name: 1.0, smaller.name: 2.0}, found.problems) == {smaller: smaller.places}
+    assert assign_places({larger.name: 1.0, smaller.name: 2.0}, found.problems) == {smaller: smaller.places}
 
 
 def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.exp(), y.exp(), torch.softmax(x, -1), torch.softmax(x, 0)
 
-    made = whole(model, rand(4, 8), rand(2, 3))
+    made = traced(model, rand(4, 8), rand(2, 3))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
-    by_target: dict[str, list[Extracted]] = {}
+    by_target: dict[str, list[ExtractedProblem]] = {}
     for each in found.problems:
         by_target.setdefault(each.target, []).append(each)
     assert len(by_target["_softmax"]) == 2
@@ -219,7 +219,7 @@ def test_inputs_are_laid_out_as_those_of_their_shape(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(tmp_path: Path) -> None:
-    made = whole(Two(), rand(4, 8))
+    made = traced(Two(), rand(4, 8))
     profile = profile_of(made)
     only = extract(profile, [made], tmp_path, most=1, gain=0.001)
     assert [each.searched for each in only.problems] == [True]
@@ -229,9 +229,11 @@ def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(
 
 
 def test_why_a_target_is_no_problem_is_kept(tmp_path: Path) -> None:
-    made = whole(Mlp(), rand(4, 8))
+    made = traced(Mlp(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
-    assert found.left_out == {"addmm + gelu + addmm": "one matmul or convolution waits for all of another"}
+    assert found.left_out == {
+        "addmm + gelu + addmm": "one matmul or convolution needs all results of another"
+    }
     found.write(tmp_path / "extraction.json")
     assert Extraction.read(tmp_path / "extraction.json") == found
 
@@ -240,7 +242,7 @@ def test_tensors_of_two_types_keep_them(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y
 
-    made = whole(model, rand(3), rand(3).bfloat16())
+    made = traced(model, rand(3), rand(3).bfloat16())
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     (problem,) = found.problems
     module = load_module((tmp_path / problem.file).read_text(), {})
@@ -252,39 +254,42 @@ def test_tensors_of_two_types_keep_them(tmp_path: Path) -> None:
 class TestDraws:
     def test_floats_have_the_spread_of_the_tensor(self) -> None:
         tensor = torch.where(torch.rand(1000) < 0.5, 0.0, 3 + torch.randn(1000)).clamp(min=0)
-        found = draw_of([tensor])
+        found = distribution_of([tensor])
         assert found.zeros == pytest.approx(0.5, abs=0.1)
         assert (found.mean, found.std) == (pytest.approx(3, abs=0.2), pytest.approx(1, abs=0.2))
         assert found.low == 0.0
 
     def test_a_mask_has_its_share(self) -> None:
         mask = torch.zeros(10, 10).masked_fill(torch.ones(10, 10).triu(1).bool(), float("-inf"))
-        found = draw_of([mask])
+        found = distribution_of([mask])
         assert found.masked == pytest.approx(0.45)
         assert "masked=0.45" in found.code("X")
 
     def test_whole_numbers_stay_in_their_range(self) -> None:
-        assert draw_of([torch.tensor([3, 7, 5])]).code("X") == "torch.randint(3, 8, X, dtype=torch.int64)"
-        assert draw_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
+        assert (
+            distribution_of([torch.tensor([3, 7, 5])]).code("X")
+            == "torch.randint(3, 8, X, dtype=torch.int64)"
+        )
+        assert distribution_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
 
     def test_strides_are_the_tensors(self) -> None:
-        assert draw_of([rand(3, 4).t()]).strides == (1, 4)
-        assert draw_of([rand(3, 1).expand(3, 4)]).strides == ()
+        assert distribution_of([rand(3, 4).t()]).strides == (1, 4)
+        assert distribution_of([rand(3, 1).expand(3, 4)]).strides == ()
 
     def test_a_range_that_ends_at_zero_is_drawn(self) -> None:
         """As what a ReLU gives is."""
-        code = draw_of([torch.tensor([0.0, 1, 2, 3])]).code("(50,)")
+        code = distribution_of([torch.tensor([0.0, 1, 2, 3])]).code("(50,)")
         names: dict[str, Any] = {"torch": torch}
         exec(f"{DRAWN}\nfound = {code}", names)
         assert names["found"].min() == 0 and 0 < names["found"].max() <= 3
 
     def test_a_constant_is_drawn_around_it(self) -> None:
-        found = draw_of([torch.ones(4)])
+        found = distribution_of([torch.ones(4)])
         assert (found.mean, found.std, found.low) == (1.0, 0.1, pytest.approx(0.7))
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_what_cannot_be_drawn(self, value: float) -> None:
         with pytest.raises(ValueError, match="the model has"):
-            draw_of([torch.tensor([1.0, value])])
+            distribution_of([torch.tensor([1.0, value])])
         with pytest.raises(ValueError, match="are not drawn"):
-            draw_of([torch.ones(2, dtype=torch.complex64)])
+            distribution_of([torch.ones(2, dtype=torch.complex64)])

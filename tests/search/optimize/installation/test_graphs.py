@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from search.optimize.extraction.whole import Whole, whole_of
+from search.optimize.extraction.traced_model import TracedModel, trace_model
 from search.optimize.installation.graphs import ForwardGraph
 from search.optimize.installation.package import set_way
 from tests.search.optimize.example_models import Mlp, loaded, rand
@@ -33,8 +33,8 @@ class Layers(nn.Module):
         return {"out": x, "last": x[0]}
 
 
-def on_gpu(model: nn.Module) -> Whole:
-    return whole_of(replace(loaded(model.cuda().eval(), rand(4, 8).cuda()), device="cuda"))
+def on_gpu(model: nn.Module) -> TracedModel:
+    return trace_model(replace(loaded(model.cuda().eval(), rand(4, 8).cuda()), device="cuda"))
 
 
 def graphs(model: nn.Module) -> list[Any]:
@@ -43,7 +43,7 @@ def graphs(model: nn.Module) -> list[Any]:
 
 @torch.no_grad()
 def test_on_a_cpu_there_is_none(tmp_path: Path) -> None:
-    made = whole_of(loaded(Blocks().eval(), rand(4, 8)))
+    made = trace_model(loaded(Blocks().eval(), rand(4, 8)))
     model, wanted = made.model.module, made.model.module(rand(4, 8))
     optimized, _ = written(tmp_path, made)
     set_way(tmp_path, as_graph=True, in_compiled=None)

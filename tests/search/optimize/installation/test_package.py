@@ -18,13 +18,13 @@ from torch import nn
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import Extracted
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.record import ExtractedProblem
+from search.optimize.extraction.traced_model import TracedModel
 from search.optimize.installation.package import set_way, write_package
-from search.optimize.verification.process import load_package
+from search.optimize.verification.child_process import load_package
 from tests.search.optimize.example_models import Mlp, rand
 from tests.search.optimize.extraction.test_problems import profile_of
-from tests.search.optimize.extraction.wholes import at_shapes, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, traced
 
 
 class Blocks(nn.Module):
@@ -43,7 +43,7 @@ class Blocks(nn.Module):
         return {"out": x * scale, "last": x[0]}
 
 
-def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
+def written(folder: Path, made: TracedModel) -> tuple[Any, dict[str, ExtractedProblem]]:
     """The package, with a copy of each problem's own code as its kernel."""
     chosen = [
         each for each in _extracted(folder, made) if each.target in ("addmm + gelu", "native_layer_norm")
@@ -52,11 +52,11 @@ def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
     return load_package(folder), {each.target: each for each in chosen}
 
 
-def _extracted(folder: Path, made: Whole) -> Sequence[Extracted]:
+def _extracted(folder: Path, made: TracedModel) -> Sequence[ExtractedProblem]:
     return extract(profile_of(made), [made], folder, most=9, gain=0.001).problems
 
 
-def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
+def kernels_of(folder: Path, problems: list[ExtractedProblem]) -> Mapping[str, Kernel]:
     return {
         each.name: Kernel(
             source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -76,7 +76,7 @@ def plan(model: nn.Module) -> Any:
 
 @torch.no_grad()
 def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+    made = traced(Blocks(), rand(4, 8))
     model = made.model.module
     names, wanted = list(model.state_dict()), model(rand(4, 8))
     optimized, problems = written(tmp_path, made)
@@ -95,7 +95,7 @@ def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -> None:
-    made = whole(Mlp(), x := rand(4, 8))
+    made = traced(Mlp(), x := rand(4, 8))
     [problem] = (each for each in _extracted(tmp_path, made) if each.target == "addmm + gelu")
     kernels = kernels_of(tmp_path, [problem])
     wrong = {
@@ -121,7 +121,7 @@ def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -
 
 @torch.no_grad()
 def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = whole(Blocks(), rand(4, 8))
+    made = traced(Blocks(), rand(4, 8))
     optimized, _ = written(tmp_path, made)
     own = copy.deepcopy(made.model.module)
     model = optimized.load(made.model.module)
@@ -153,14 +153,14 @@ def test_weights_of_another_type_are_for_the_models_own_forward(tmp_path: Path) 
         def forward(self, x: torch.Tensor) -> Any:
             return {"out": self.norm(self.table(x))}
 
-    optimized, _ = written(tmp_path, made := whole(Words(), torch.tensor([1, 3])))
+    optimized, _ = written(tmp_path, made := traced(Words(), torch.tensor([1, 3])))
     model = optimized.load(made.model.module).half()
     assert model(torch.tensor([1, 3]))["out"].dtype == torch.float16
     assert [*plan(model).fallbacks] == ["the weights have another type, or are on another device"]
 
 
 def test_kernels_can_be_left_out(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+    made = traced(Blocks(), rand(4, 8))
     optimized, problems = written(tmp_path, made)
     wanted = made.model.module(rand(4, 8))
     out = problems["addmm + gelu"].name
@@ -170,7 +170,7 @@ def test_kernels_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    optimized, _ = written(tmp_path, whole(Blocks(), rand(4, 8)))
+    optimized, _ = written(tmp_path, traced(Blocks(), rand(4, 8)))
     with pytest.raises(ValueError, match="the module blocks is None; it must be ModuleList"):
         optimized.load(Mlp())
     hooked, other = Blocks(), Blocks()
@@ -186,7 +186,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_results_that_cannot_be_written_down_are_told() -> None:
     with pytest.raises(UsageError, match="no kernel can be put into it: its output has a set"):
-        whole(lambda x: (x.exp(), {1, 2}), rand(3))
+        traced(lambda x: (x.exp(), {1, 2}), rand(3))
 
 
 def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
         torch.arange(3).sum().item()
         return x * 2
 
-    write_package(tmp_path, [whole(model, rand(3))], {}, {})
+    write_package(tmp_path, [traced(model, rand(3))], {}, {})
     code = (tmp_path / "optimized" / "forward.py").read_text()
     assert "mul" in code and not any(word in code for word in ("exp", "arange", "check("))
 
@@ -207,7 +207,7 @@ def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
         kept.add_(1)
         return (kept * 2).relu_() + 1, kept
 
-    made = whole(model, rand(3))
+    made = traced(model, rand(3))
     problem = next(
         each
         for each in extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
@@ -220,7 +220,7 @@ def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
     assert all(torch.equal(*pair) for pair in zip(found, model(rand(3)), strict=True))
 
 
-def at_two(folder: Path) -> tuple[Any, list[Whole], Extracted, Kernel]:
+def at_two(folder: Path) -> tuple[Any, list[TracedModel], ExtractedProblem, Kernel]:
     """A model at two shapes, with a problem that has a place at each, whose own code is its kernel."""
     made = at_shapes(Blocks(), (rand(4, 8),), (rand(6, 8),))
     found = extract(profile_of(*made), made, folder, most=9, gain=0.001).problems
@@ -262,7 +262,7 @@ def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> Non
 
 def test_compiled_code_finds_the_strides_that_it_was_told(tmp_path: Path) -> None:
     """A kernel may leave other strides than the operators that it stands for."""
-    made = whole(lambda x: (x * 2).exp(), rand(4, 3))
+    made = traced(lambda x: (x * 2).exp(), rand(4, 3))
     [problem] = extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
     [kernel] = kernels_of(tmp_path, [problem]).values()
     other = replace(kernel, source=kernel.source.replace("return exp", "return exp.t().contiguous().t()"))
@@ -274,7 +274,7 @@ def test_compiled_code_finds_the_strides_that_it_was_told(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+    made = traced(Blocks(), rand(4, 8))
     written(tmp_path, made)
     torch.save(made.model.module.state_dict(), tmp_path / "weights.pt")
     source = Path(__file__).read_text()

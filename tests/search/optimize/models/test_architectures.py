@@ -121,7 +121,7 @@ def test_what_the_config_makes_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_input_of_which_no_shape_is_known_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, sample: Any, pose: Any) -> None: ...
 
-    with pytest.raises(UsageError, match=r"takes pose, of which no shape is known; give model.inputs.pose="):
+    with pytest.raises(UsageError, match=r"needs inputs of unknown shape: pose; give model.inputs.pose="):
         inputs_of(monkeypatch, forward, {"in_channels": 3})
     assert inputs_of(monkeypatch, forward, {"in_channels": 3}, inputs={"pose": [2, 9]})["pose"] == (2, 9)
     other = {"in_channels": 3, "cross_attention_dim": 4, "addition_embed_type": "image"}

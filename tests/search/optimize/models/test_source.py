@@ -93,7 +93,7 @@ def test_a_file_with_several_shapes(file: Path) -> None:
 def test_shapes_that_no_size_tells_apart_are_refused(file: Path) -> None:
     file.write_text(SOURCE.replace("rows = 4", "rows = 4\nother = 1"))
     source = FileModel(path=str(file), shapes=[{"sizes": {"other": 1}}, {"sizes": {"other": 2}}])
-    with pytest.raises(UsageError, match="at other=2: its inputs have the sizes of those at other=1"):
+    with pytest.raises(UsageError, match="at other=2: its inputs have the same sizes as those at other=1"):
         source.load(device="cpu", dtype=None, backward=False, seed=0)
 
 

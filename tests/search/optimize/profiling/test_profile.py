@@ -16,9 +16,9 @@ from search.optimize.profiling.record import (
     Target,
     TargetCase,
     amdahl,
-    patterns_of,
+    site_patterns,
 )
-from search.optimize.profiling.table import advice, places
+from search.optimize.profiling.table import advice, site_summary
 
 
 def case(time_ms: float, floor_ms: float, *, calls: int = 1, site: str = "h.0", **fields: Any) -> TargetCase:
@@ -127,10 +127,10 @@ def test_times_that_no_measurement_gives_are_refused(wall_ms: float) -> None:
 
 
 def test_sites_that_differ_in_numbers_are_one_pattern() -> None:
-    assert patterns_of(["h.0.attn", "h.11.attn", "lm_head", ""]) == {
+    assert site_patterns(["h.0.attn", "h.11.attn", "lm_head", ""]) == {
         "h.*.attn": 2,
         "lm_head": 1,
         "(model)": 1,
     }
     sites = {site: SiteTime(calls=1, time_ms=1.0) for site in ("h.0", "h.1", "a", "b", "c")}
-    assert places(sites) == "h.* x2, a and 2 more"
+    assert site_summary(sites) == "h.* x2, a and 2 more"

@@ -23,7 +23,7 @@ from search.optimize.profiling.targets import (
     common_site,
     family_name,
     floor_of,
-    merged,
+    merge_shapes,
     operators_of,
 )
 from search.optimize.profiling.timing import ProfileTiming
@@ -69,7 +69,8 @@ def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> Non
         operators_of(run, timed(run, call_ms=ms), MACHINE) for run, ms in zip(runs, (1.0, 5.0), strict=True)
     ]
     addmm, gelu = (
-        next(each for each in merged(found, [0.75, 0.25]) if each.name == name) for name in ("addmm", "gelu")
+        next(each for each in merge_shapes(found, [0.75, 0.25]) if each.name == name)
+        for name in ("addmm", "gelu")
     )
     assert addmm.time_ms == 2 * (0.75 * 1.0 + 0.25 * 5.0) and addmm.calls == 4
     assert [(each.shape, each.time_ms) for each in gelu.cases] == [(1, 1.25), (0, 0.75)]
@@ -82,7 +83,7 @@ def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> Non
         )
     )
     assert sum(each.time_ms for each in gelu.sites.values()) == gelu.time_ms
-    assert merged(found[:1], [1.0]) == found[0], "one shape is a list of one"
+    assert merge_shapes(found[:1], [1.0]) == found[0], "one shape is a list of one"
 
 
 def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> ProfileTiming:

@@ -13,7 +13,7 @@ from torch import nn
 from search.optimize.profiling.recording import OperatorKind, record
 from search.optimize.profiling.timing import label, measure, timing_of
 from tests.search.optimize.example_models import Mlp, loaded, rand
-from tests.search.optimize.extraction.wholes import whole
+from tests.search.optimize.extraction.traced_models import traced
 
 OPERATORS = ("aten.addmm.default", "aten.gelu.default", "aten.view.default")
 
@@ -89,7 +89,7 @@ def test_a_model_is_timed_call_by_call() -> None:
 
 def test_a_layer_that_is_one_operator_without_hooks_is_timed_as_it_is_written() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    made = whole(layer, rand(2, 3, 8))
+    made = traced(layer, rand(2, 3, 8))
     assert "addmm" in {call.name for call in made.run.calls}, "and the graph has the same calls"
     operators = made.graph.operators
     assert measure(made.model, operators, warmup=0, iterations=1, say=lambda _: None).alike == 1

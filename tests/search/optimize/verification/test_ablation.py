@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import set_way
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.in_place import over_operators
+from search.optimize.verification.ablation import ablation_speedups
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.installation.test_package import plan, written
 
 
 def with_kernels(folder: Path, device: str) -> tuple[Any, LoadedModel, str]:
     """The package of a model, the model with its kernels, and the name of one."""
-    made = whole_of(replace(loaded(Mlp().to(device).eval(), rand(4, 8).to(device)), device=device))
+    made = trace_model(replace(loaded(Mlp().to(device).eval(), rand(4, 8).to(device)), device=device))
     package, _ = written(folder, made)
     package.load(made.model.module)
     return package, made.model, next(iter(plan(made.model.module).kernels))
@@ -45,7 +45,7 @@ def test_what_a_kernel_does_before_a_launch_counts_but_in_a_graph(
     package, model, name = with_kernels(tmp_path, "cpu")
     kernel = plan(model.module).kernels[name]
     kernel.run = slowed(kernel.run)
-    found = over_operators([model], 6, print, as_graph=False)
+    found = ablation_speedups([model], 6, print, as_graph=False)
     assert {*found} == {*plan(model.module).kernels} and kernel.on
     assert found[name][0] < 0.5 and found[name][2] < 1
 
@@ -61,7 +61,7 @@ def test_what_a_kernel_does_before_a_launch_counts_but_in_a_graph(
             return False
 
     monkeypatch.setattr(package.runtime, "ForwardGraph", Recorded)
-    found = over_operators([model], 6, print, as_graph=True)
+    found = ablation_speedups([model], 6, print, as_graph=True)
     assert found[name][1] > 1, "the recorded work counts, not what was done to record it"
     assert not plan(model.module).as_graph
 
@@ -78,7 +78,7 @@ def test_a_kernel_that_cannot_be_recorded_has_no_figure(
 
     monkeypatch.setattr(package.runtime, "ForwardGraph", Refused)
     said: list[str] = []
-    assert over_operators([model], 6, said.append, as_graph=True) == {}
+    assert ablation_speedups([model], 6, said.append, as_graph=True) == {}
     assert said and all("not compared in its place: NoGraphError: it waits" in line for line in said)
 
 
@@ -89,9 +89,9 @@ def test_each_way_of_running_has_its_own_kernels(tmp_path: Path) -> None:
     package, model, name = with_kernels(tmp_path, "cuda")
     kernel = plan(model.module).kernels[name]
     kernel.run = slowed(kernel.run)
-    eager = over_operators([model], 6, print, as_graph=False)[name]
+    eager = ablation_speedups([model], 6, print, as_graph=False)[name]
     assert eager[0] < 0.5 and eager[2] < 1
-    graph = over_operators([model], 6, print, as_graph=True)[name]
+    graph = ablation_speedups([model], 6, print, as_graph=True)[name]
     assert graph[1] > 0.3, "a graph does not wait for what it took to record it"
     set_way(tmp_path, as_graph=False, in_compiled=None, slower={"eager": [name], "graph": []})
     package.load(model.module)

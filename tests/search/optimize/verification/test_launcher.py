@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import write_package
 from search.optimize.models.source import FileModel
-from search.optimize.verification import apart
-from search.optimize.verification.apart import (
+from search.optimize.verification import launcher
+from search.optimize.verification.launcher import (
     VerificationError,
     VerificationTask,
-    last_words,
-    verify_apart,
+    failure_reason,
+    verify_in_subprocess,
     ways_of,
 )
 from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, ModelCheck, Verification
@@ -58,8 +58,10 @@ def verified(
     `placed`: kernels are measured in their places, which on a busy machine may take out any of them."""
     (folder / "model.py").write_text(SOURCE)
     source = FileModel(path=str(folder / "model.py"), shapes=shapes)
-    wholes = [*map(whole_of, source.load(device="cpu", dtype=None, backward=False, seed=0))]
-    found = extract(profile_of(*wholes), wholes, folder, most=9, gain=0.001, known=lambda fragment: True)
+    traced_models = [*map(trace_model, source.load(device="cpu", dtype=None, backward=False, seed=0))]
+    found = extract(
+        profile_of(*traced_models), traced_models, folder, most=9, gain=0.001, known=lambda fragment: True
+    )
     found.write(folder / "extraction.json")
     chosen = [each for each in found.problems if each.target in ("tanh", "_softmax")]
     names = {each.target: each.name for each in chosen}
@@ -67,7 +69,7 @@ def verified(
     for target, returned in changed.items():
         own = kernels[names[target]]
         kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
-    write_package(folder, wholes, kernels, {each: each.places for each in chosen})
+    write_package(folder, traced_models, kernels, {each: each.places for each in chosen})
     task = VerificationTask(
         model={"name": str(folder / "model.py"), "shapes": shapes},
         device="cpu",
@@ -77,7 +79,7 @@ def verified(
         ways=ways,
         in_place={} if placed else {"optimized": {}},
     )
-    return verify_apart(folder, task, list(names.values()), 120.0), names
+    return verify_in_subprocess(folder, task, list(names.values()), 120.0), names
 
 
 def passed(task: VerificationTask) -> Verification:
@@ -96,7 +98,7 @@ def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path)
     assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
     assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
     assert found.ways == ["eager", "optimized"]
-    assert found.other_sizes == "inputs of another size: the model's own forward runs"
+    assert found.other_sizes == "inputs of another size: the original forward runs"
 
 
 SLOW = "0 * sum(torch.ones(99).sum() for _ in range(9999)) +"
@@ -141,7 +143,7 @@ def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> Non
     assert found.shapes == {"rows=2000": 0.75, "rows=4000": 0.25}
     [session] = found.sessions
     assert [*session] == [*found.shapes] and found.ways == ["eager", "optimized"]
-    assert found.other_sizes == "inputs of another size: the model's own forward runs", "of 8000 rows"
+    assert found.other_sizes == "inputs of another size: the original forward runs", "of 8000 rows"
 
 
 @pytest.mark.slow
@@ -166,9 +168,9 @@ def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
             return "exit status 1"
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
-    found = verify_apart(tmp_path, task, ["norm"], 1.0)
+    found = verify_in_subprocess(tmp_path, task, ["norm"], 1.0)
     assert found.ways == ["eager", "optimized"] and not found.left_out
     assert found.failed == dict.fromkeys([GRAPH, OPTIMIZED_GRAPH], "exit status 1")
     assert Verification.read(tmp_path / FILE) == found
@@ -200,7 +202,7 @@ TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "   
     ],
 )
 def test_the_reason_is_told_rather_than_a_warning(lines: list[str], said: str) -> None:
-    assert last_words("\n".join(lines)) == said
+    assert failure_reason("\n".join(lines)) == said
 
 
 @pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
@@ -214,9 +216,9 @@ def test_what_the_compiler_tunes_is_added_to_the_record(
             return died
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
-    found = verify_apart(tmp_path, task, [], 1.0)
+    found = verify_in_subprocess(tmp_path, task, [], 1.0)
     assert Verification.read(tmp_path / FILE) == found and found.passes
     assert ("max-autotune" in found.ways) == (died is None)
     assert found.failed == ({} if died is None else {"max-autotune": died})
@@ -234,7 +236,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
             raise KeyboardInterrupt
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
     package = tmp_path / "optimized" / "kernels"
     package.mkdir(parents=True)
@@ -244,7 +246,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     def interrupted() -> list[Sequence[str]]:
         ran.clear()
         with pytest.raises(KeyboardInterrupt):
-            verify_apart(tmp_path, task, [], 1.0)
+            verify_in_subprocess(tmp_path, task, [], 1.0)
         assert not (tmp_path / FILE).exists(), "it is not whole"
         return [*ran]
 
@@ -253,16 +255,16 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     (package / "norm.py").write_text("2")
     assert interrupted() == [first, tuning], "of another kernel nothing is known"
     is_over = True
-    found = verify_apart(tmp_path, task, [], 1.0)
+    found = verify_in_subprocess(tmp_path, task, [], 1.0)
     assert found.ways == [*tuning] and found.passes
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("verification_")] == []
     assert Verification.read(tmp_path / FILE) == found
     ran.clear()
-    verify_apart(tmp_path, task, [], 1.0)
+    verify_in_subprocess(tmp_path, task, [], 1.0)
     assert ran == [first, tuning], "asked again, all of it is measured again"
 
 
 def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     task = VerificationTask(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
-        verify_apart(tmp_path, task, [], 60.0)
+        verify_in_subprocess(tmp_path, task, [], 60.0)
