@@ -1,4 +1,4 @@
-"""From the profile of a model to the model with kernels: several kinds of models, and types of kernels."""
+"""From a model's profile to its kernels, for several kinds of models and kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Chosen = Callable[[Sequence[ExtractedProblem]], Sequence[ExtractedProblem]]
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every call takes as long, and could be much faster."""
+    """All calls take the same time and could be much faster."""
     monkeypatch.setattr(profiling, "peaks_of", lambda device, cache: FAST)
     monkeypatch.setattr(profiling, "measure", equally_long)
     threads = torch.get_num_threads()
@@ -49,8 +49,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def installed(models: Sequence[LoadedModel], folder: Path, chosen: Chosen = list) -> dict[str, int]:
-    """The model with the own code of its problems as kernels, held against the model; how often each kernel
-    was called, by the problem's target."""
+    """Installs the problems' references as kernels and compares the outputs; returns each kernel's calls by
+    target."""
     profile = profile_of(models, entries=[], warmup=0, iterations=1, say=lambda line: None)
     traced_models = [*map(trace_model, models)]
     problems = chosen(extract(profile, traced_models, folder, most=50, gain=1e-4).problems)
@@ -93,7 +93,7 @@ IDS = torch.arange(6)[None] * 3 % 20
 def test_a_model_goes_from_its_profile_to_its_kernels(
     module: type[nn.Module], inputs: Sequence[torch.Tensor], targets: Sequence[str], tmp_path: Path
 ) -> None:
-    """Also with a batch of two, for which a forward of its own is written."""
+    """Also with a batch of two, which gets a separate forward."""
     torch.manual_seed(0)
     one = loaded(module().eval(), *inputs)
     two = replace(one, args=[each.repeat(2, *[1] * (each.dim() - 1)) for each in inputs])

@@ -1,4 +1,4 @@
-"""The command, from a file to the profile's files; and what it refuses."""
+"""The command `ideatree optimize`, from a model's file to `optimized/`, and what it refuses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
 
 
 UNPLACED = partial(VerificationTask, in_place={"optimized": {}})
-"""Kernels are not measured in their places, which on a busy machine may take out any of them."""
+"""Skips timing kernels in their places, which on a busy machine may remove any of them."""
 
 
 async def own_code(
@@ -84,7 +84,7 @@ async def own_code(
 
 
 @pytest.mark.slow
-def test_code_that_is_not_the_model_is_not_delivered(
+def test_code_with_different_outputs_is_not_delivered(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = Verification(checks=[ModelCheck(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
@@ -98,10 +98,10 @@ def test_code_that_is_not_the_model_is_not_delivered(
 
 
 @pytest.mark.slow
-def test_a_model_in_and_a_model_with_kernels_out(
+def test_a_model_is_delivered_with_kernels(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernels are the problems' own code: what is found is another matter."""
+    """The kernels are the problems' references, so nothing has to be found."""
 
     monkeypatch.setattr(optimize, "find_kernels", own_code)
     monkeypatch.setattr(stages, "VerificationTask", UNPLACED)
@@ -112,7 +112,7 @@ def test_a_model_in_and_a_model_with_kernels_out(
     assert not (folder / "optimized").exists()
     assert main([f"resume={folder}", "stop_after=install"]) == 0
     said = capsys.readouterr().out
-    assert (folder / "profile.json").read_text() == before, "a run that goes on is not profiled again"
+    assert (folder / "profile.json").read_text() == before, "a resumed run is not profiled again"
     assert "same outputs on 2 sets of weights and inputs" in said and "with the kernels" in said
     verification = Verification.read(folder / "verification.json")
     assert verification.passes and verification.ways == ["eager", "optimized"]
@@ -125,7 +125,7 @@ SHAPES = "model.shapes=[{sizes:{rows:2},weight:3},{sizes:{rows:5}}]"
 
 
 @pytest.mark.slow
-def test_several_shapes_from_the_profile_to_the_model(
+def test_several_shapes_from_the_profile_to_the_package(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimize, "find_kernels", own_code)
@@ -152,8 +152,8 @@ def test_several_shapes_from_the_profile_to_the_model(
     assert "model.shapes differs from that of" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> None:
-    """Also where the file names cases, which were nothing to it then."""
+def test_a_folder_of_an_earlier_version_resumes_with_one_shape(place: Path) -> None:
+    """Also where the file has cases, which the earlier version ignored."""
     cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'
     (place / "my_model.py").write_text(SOURCE + cases)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
@@ -191,7 +191,7 @@ def test_a_model_by_its_name(model: str, source: ModelSource) -> None:
     assert source_of(config.model) == source
 
 
-def test_what_can_be_set_of_a_model() -> None:
+def test_the_settings_of_a_model() -> None:
     given = ["model=transformers/GPT2Model", "model.config.n_layer=2", "model.batch=3", "model.sequence=9"]
     config = compose_config(OptimizeConfig, expand([*given, "model.inputs.token_type_ids=[3,9]"]).overrides)
     assert source_of(config.model) == Transformers(
@@ -245,7 +245,7 @@ def test_what_can_be_set_of_a_model() -> None:
         ([], "model.name is not set"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
+def test_a_wrong_call_is_one_line_and_writes_nothing(
     arguments: list[str], why: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["device=cpu", *arguments]) == 2
@@ -254,7 +254,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
     assert not (place / "outputs").exists()
 
 
-def test_a_model_that_fails_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_model_is_a_one_line_error(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
     assert main(["model=my_model.py", "device=cpu"]) == 2
     assert "model=my_model.py fails: AttributeError: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Kernels that are planted into a model: what is delivered, and what is not."""
+"""Which of several planted kernels are delivered."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch, planted: dict[str, str]) -> tuple
 
 
 def difference() -> float:
-    """Of what the delivered model gives from what the model does."""
+    """The largest difference between the outputs of the delivered and the original model."""
     [folder] = Path("outputs/optimize").iterdir()
     model = runpy.run_path("five.py")["Model"]().eval()
     inputs = torch.randn(4000, 8)

@@ -1,4 +1,4 @@
-"""Kernels for a model's problems: what the library says, and where a campaign's budget goes."""
+"""Kernels for a model's problems: trying the library, and how a campaign spends its budget."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def search(name: str, ms: float, *speedups: float, **fields: Any) -> SearchProgr
     return SearchProgress(problem=name, arm="search", weight=ms, slices=slices, **fields)
 
 
-def test_a_kernel_wins_when_it_is_surely_faster() -> None:
+def test_a_kernel_is_accepted_when_significantly_faster() -> None:
     assert accepted_kernel(KERNEL, correct(2.0), "search") is not None
-    assert accepted_kernel(KERNEL, correct(1.01), "search") is None, "its interval has 1"
+    assert accepted_kernel(KERNEL, correct(1.01), "search") is None, "its interval contains 1"
     assert accepted_kernel(KERNEL, Evaluation(status=Status.INCORRECT), "search") is None
     assert accepted_kernel(KERNEL, None, "search") is None
 
@@ -75,7 +75,7 @@ def test_a_kernel_that_is_slower_than_eager_saves_nothing() -> None:
     assert SavedTime().choose([hopeless], {}) is hopeless, "where nothing else is left"
 
 
-def test_a_search_ends_when_the_model_can_gain_no_more() -> None:
+def test_a_search_ends_when_the_model_cannot_gain_more() -> None:
     rules = ModelRules(total_ms=100.0, model_gain=0.01)
     assert rules.why(search("x", 10.0, 1.0, ceiling=4.0)) == ""
     why = rules.why(search("x", 10.0, 3.5, ceiling=4.0))
@@ -85,7 +85,7 @@ def test_a_search_ends_when_the_model_can_gain_no_more() -> None:
 
 
 class StubPool:
-    """Says of each kernel that it is twice as fast, and counts."""
+    """Judges every kernel as twice as fast, and counts."""
 
     def __init__(self) -> None:
         self.evaluated: list[Kernel] = []
@@ -127,11 +127,11 @@ def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Pat
     best = asyncio.run(ask())
     without = [each.name for each, one in zip(found.problems, best, strict=True) if one is None]
     assert without and len(without) < len(best)
-    opened = [Path(name).stem for name in pool.opened[1:]]  # the first says what the device is
+    opened = [Path(name).stem for name in pool.opened[1:]]  # the first call asks for the device
     assert opened and not set(opened) & set(without)
 
 
-def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
+def test_the_librarys_kernel_is_adapted_to_all_shapes(tmp_path: Path) -> None:
     made = at_shapes(
         lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y),
         (rand(4, 8), rand(4, 3)),
@@ -146,7 +146,7 @@ def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
     assert ["reshape([-1, 4])" in each.source for each in pool.evaluated] == [True]
 
 
-def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
+def test_a_problem_that_cannot_be_judged_is_reported(tmp_path: Path) -> None:
     from evaluators.device.child_processes import UnfitProblem
 
     class Unfit(StubPool):

@@ -1,4 +1,4 @@
-"""Small models with all that is known of a run of them."""
+"""Small traced models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def traced(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> Tra
 
 
 def at_shapes(module: nn.Module | Callable[..., Any], *shapes: tuple[torch.Tensor, ...]) -> list[TracedModel]:
-    """One model with several sets of inputs, of equal weights: a, b, …"""
+    """One model at several input shapes with equal weights, named a, b, …"""
     model = module if isinstance(module, nn.Module) else Function(module)
     models = [loaded(model.eval(), *inputs) for inputs in shapes]
     named = zip("abcd", models, strict=False)
@@ -29,12 +29,12 @@ def at_shapes(module: nn.Module | Callable[..., Any], *shapes: tuple[torch.Tenso
 
 
 def places(made: TracedModel, *names: str) -> tuple[int, ...]:
-    """Those of the first calls of these operators, one after the other."""
+    """The indices of the first call of each operator."""
     found = [call.name for call in made.run.calls]
     return tuple(found.index(name) for name in names)
 
 
 def chain(made: TracedModel, most: int = 64) -> Fragment:
-    """The longest chain of at most so many calls."""
+    """The longest chain of at most `most` calls."""
     chains = [each.places for each in find_chains(made.run) if len(each.places) <= most]
     return fragment_of(made.graph, made.run, max(chains, key=len))

@@ -1,4 +1,4 @@
-"""Which of the kernels that share calls of a model go into it."""
+"""Which of the kernels that share calls are placed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_two_kernels_for_one_that_saves_less_than_both() -> None:
     assert calls_of({**saved, "activation": 0.9}, whole, product, activation) == {"whole": [(0, 1)]}
 
 
-def test_it_is_the_best_choice_or_close_to_it() -> None:
+def test_the_choice_is_close_to_the_best() -> None:
     rng, shares = random.Random(0), []
     for _ in range(30):
         problems = [

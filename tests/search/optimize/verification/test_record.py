@@ -1,4 +1,4 @@
-"""What is the same, how much faster it is, and which kernel is to blame."""
+"""Whether the outputs are the same, how much faster the model is, and which kernel is to blame."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def test_an_error_is_relative_and_the_largest_counts() -> None:
         ([torch.tensor([1e-3])], [torch.tensor([0.0])]),
     ],
 )
-def test_what_is_not_comparable_is_infinitely_wrong(
+def test_incomparable_outputs_have_an_infinite_error(
     found: list[torch.Tensor], wanted: list[torch.Tensor]
 ) -> None:
     assert error_of(found, wanted) == INF
 
 
-def test_where_the_model_is_not_finite_the_kernels_are_not() -> None:
+def test_equal_non_finite_values_are_no_error() -> None:
     tensor = torch.tensor([1.0, INF, -INF, NAN])
     assert error_of([tensor], [tensor.clone()]) == 0
 
 
-def test_what_is_allowed_follows_eagers_own_error() -> None:
+def test_the_allowed_error_follows_eagers_error() -> None:
     assert allowed_error(1e-3, 1e-7) == pytest.approx(4e-3)
     assert allowed_error(None, 1e-7) == allowed_error(0.0, 1e-7) == pytest.approx(16e-7)
 
@@ -65,7 +65,7 @@ def test_bisection_finds_each_kernel_that_fails_alone(culprits: set[str]) -> Non
     assert len(asked) < 8 * (1 + len(culprits))
 
 
-def test_of_two_that_fail_together_one_goes() -> None:
+def test_one_of_two_kernels_that_fail_together_is_removed() -> None:
     assert len(find_guilty("abcd", lambda some: {"a", "d"} <= {*some})) == 1
 
 
@@ -82,7 +82,7 @@ def made(error: float = 1e-7) -> Verification:
     )
 
 
-def test_speedups_are_of_a_session() -> None:
+def test_speedups_come_from_one_session() -> None:
     found = made()
     assert found.ways == ["eager", "optimized", "max-autotune"]
     assert found.speedup("optimized") == pytest.approx((2, 2, 2))
@@ -96,7 +96,7 @@ def at_two_shapes() -> Verification:
     return replace(made(), shapes={"few": 0.75, "many": 0.25}, sessions=[{"few": few, "many": many}])
 
 
-def test_the_speedup_of_several_shapes_is_that_of_their_mean_time(tmp_path: Path) -> None:
+def test_the_speedup_over_shapes_is_that_of_the_mean_time(tmp_path: Path) -> None:
     found = at_two_shapes()
     assert found.speedup("optimized", shape="few")[0] == 0.5
     assert found.speedup("optimized", shape="many")[0] == 5.0
@@ -119,7 +119,7 @@ def test_the_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert Verification.read(tmp_path / "verification.json") == made()
 
 
-def test_a_model_that_is_no_faster_is_told() -> None:
+def test_a_model_that_is_not_faster_is_reported() -> None:
     slow = replace(made(), sessions=[{"": {"eager": [1.0] * 6, "optimized": [1.1] * 6}}])
     assert made().is_faster and not slow.is_faster
     assert any(line.startswith("NOT significantly faster") for line in summary_lines(slow))
@@ -146,7 +146,7 @@ def test_a_cuda_graph_is_delivered_where_it_is_faster(ms: float, as_graph: bool,
         (0.9, False, "in compiled code the original forward runs, because it is faster there"),
     ],
 )
-def test_compiled_code_has_the_kernels_that_are_faster_there(ms: float, pays: bool, said: str) -> None:
+def test_compiled_code_runs_the_kernels_that_are_faster_there(ms: float, pays: bool, said: str) -> None:
     times = {"eager": [1.0] * 6, "optimized": [0.9] * 6, "compile": [0.8] * 6, "optimized compile": [ms] * 6}
     over = {"norm": (1.5, 1.4, 1.6), "gelu": (1.2, 0.9, 1.4)}
     found = replace(made(), sessions=[{"": times}], over_compiled=over)
@@ -175,7 +175,7 @@ def test_the_record_is_read_back(tmp_path: Path) -> None:
     assert Verification.read(tmp_path / "verification.json") == made()
 
 
-def test_it_is_told_in_lines() -> None:
+def test_the_report_has_a_line_per_finding() -> None:
     lines = report_lines(made(), {"optimized": "with the kernels"})
     assert lines[0].startswith("same outputs on 1 sets") and "most likely tokens: 100.00%" in lines[1]
     assert any(line.startswith("with the kernels") and "2.000x" in line for line in lines)
@@ -184,14 +184,14 @@ def test_it_is_told_in_lines() -> None:
     assert report_lines(made(1e-6), {})[0].startswith("DIFFERENT outputs")
 
 
-def test_kernels_that_are_slower_in_their_place_run_where_they_are_not() -> None:
+def test_kernels_are_off_where_they_slow_the_model_down() -> None:
     in_place = {
         "optimized": {"norm": (0.8, 0.7, 0.9), "gelu": (0.5, 0.4, 0.6), "mlp": (0.99, 0.98, 0.995)},
         "optimized graph": {"norm": (1.2, 1.1, 1.3), "gelu": (0.6, 0.5, 0.7)},
     }
     calls = {"norm": 2, "gelu": 1, "mlp": 1}
     found = replace(made(), calls=calls, left_out={}, in_place=in_place).without_useless
-    assert found.calls == {"norm": 2, "mlp": 1}, "mlp costs less than what is told apart"
+    assert found.calls == {"norm": 2, "mlp": 1}, "mlp slows the model by less than LEAST_LOSS"
     assert found.left_out["gelu"].endswith("it replaces: 0.50x [0.40, 0.60], 0.60x [0.50, 0.70]")
     assert found.slower_in == {"eager": ["norm"], "graph": []}
     line = "without a CUDA graph the operators run instead of norm 0.80x [0.70, 0.90]"
@@ -199,4 +199,4 @@ def test_kernels_that_are_slower_in_their_place_run_where_they_are_not() -> None
     compiled = replace(
         made(), calls=calls, left_out={}, in_place=in_place, over_compiled={"gelu": (2, 1.9, 2.1)}
     )
-    assert "gelu" not in compiled.without_useless.left_out, "it is the faster one in compiled code"
+    assert "gelu" not in compiled.without_useless.left_out, "it is faster in compiled code"
