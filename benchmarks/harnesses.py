@@ -34,7 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.mutants import GOAL, HONEST, Asked, check_part, judge, of_mutants, part_of
+from benchmarks.mutants import GOAL, HONEST, Asked, check_part, given_options, judge, of_mutants, part_of
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
@@ -116,12 +116,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
     """All options, with defaults for those not given. Raises UsageError."""
-    given = dict(OPTIONS)
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals or key not in OPTIONS:
-            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(OPTIONS)}")
-        given[key] = value
+    given = given_options(arguments, OPTIONS)
     check_part(given["part"])
     if given["only"] not in ("both", "ours", "kernelbench"):
         raise UsageError(f"only={given['only']}; it must be both, ours or kernelbench")
@@ -130,7 +125,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{key}={given[key]}; it must be a whole number")
     clone = Path(given["kernelbench"]) / "src" / "kernelbench" / "eval.py"
     if not given["merge"] and given["only"] != "ours" and not clone.is_file():
-        raise UsageError(f"there is no folder {clone}; give a clone of KernelBench as kernelbench=PATH")
+        raise UsageError(f"there is no {clone}; give a clone of KernelBench as kernelbench=PATH")
     return given
 
 

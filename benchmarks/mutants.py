@@ -25,7 +25,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,14 +116,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if len(judged) == len(verdicts) and share >= (1.0 if all_honest else GOAL) else 1
 
 
-def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """All options, with defaults for those not given. Raises UsageError."""
-    given = dict(OPTIONS)
+def given_options(arguments: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The options in `key=value` arguments, with defaults for the others. Raises UsageError."""
+    given = dict(known)
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if not equals or key not in OPTIONS:
-            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(OPTIONS)}")
+        if not equals or key not in known:
+            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(known)}")
         given[key] = value
+    return given
+
+
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """All options, with defaults for those not given. Raises UsageError."""
+    given = given_options(arguments, OPTIONS)
     if unknown := set(given["kinds"].split(",")) - {"", *KINDS}:
         raise UsageError(f"unknown kind {min(unknown)}; known are {', '.join(KINDS)}")
     if given["kernels"] not in ("", "library", "torch"):

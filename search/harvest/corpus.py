@@ -56,15 +56,9 @@ class Solution:
 
 @dataclass(frozen=True, kw_only=True)
 class HarvestedRun:
-    """One search, read from its journal.
-
-    Attributes:
-        name: the run folder, relative to the folder that was read.
-        command: the command that repeats the run, "" if unknown.
-        state: the search's final state.
-        license: license of what does not ship with Ideatree.
-        rejected: by kernel id, the verdicts on kernels that any run on the same reference found to cheat.
-    """
+    """One search, read from its journal. `name`: the run folder, relative to the folder that was read;
+    `license`: of what does not ship with Ideatree; `rejected`: by kernel id, the verdicts on kernels that any
+    run on the same reference found to cheat."""
 
     name: str
     command: str

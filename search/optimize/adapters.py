@@ -37,8 +37,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def _softmax(function: str) -> Words:
-    return lambda x, dim, half_to_float: f"{function}({x})"
+def _template(text: str) -> Callable[[str], Words]:
+    """A call written as `text`, with the function as `f` and the arguments by position."""
+    return lambda function: lambda *arguments: text.format(*arguments, f=function)
 
 
 def _sum(function: str) -> Words:
@@ -48,28 +49,9 @@ def _sum(function: str) -> Words:
     return words
 
 
-def _mm(function: str) -> Words:
-    return lambda a, b: f"{function}({a}, {b})"
-
-
-def _addmm(function: str) -> Words:
-    return lambda bias, a, b: f"{function}({a}, {b}).add_({bias})"
-
-
 def _layernorm(function: str) -> Words:
     def words(x: str, shape: str, weight: str, bias: str, eps: str) -> str:
         return f"{function}({x}, {weight}, {bias}, {eps}, {shape.count(',') + 1})"
-
-    return words
-
-
-def _fused_rms_norm(function: str) -> Words:
-    return lambda x, shape, weight, eps: f"{function}({x}, {weight}, {eps})"
-
-
-def _conv2d(function: str) -> Words:
-    def words(x: str, weight: str, bias: str, stride: str, padding: str, *rest: str) -> str:
-        return f"{function}({x}, {weight}, {bias}, {stride}[0], {padding}[0])"
 
     return words
 
@@ -88,12 +70,15 @@ def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
 
 
 OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
-    "softmax": {"aten._softmax.default": _softmax},
+    "softmax": {"aten._softmax.default": _template("{f}({0})")},
     "sum": {"aten.sum.dim_IntList": _sum},
-    "matmul": {"aten.mm.default": _mm, "aten.addmm.default": _addmm},
+    "matmul": {
+        "aten.mm.default": _template("{f}({0}, {1})"),
+        "aten.addmm.default": _template("{f}({1}, {2}).add_({0})"),
+    },
     "layernorm": {"aten.native_layer_norm.default": _layernorm},
-    "rmsnorm": {"aten._fused_rms_norm.default": _fused_rms_norm},
-    "conv2d": {"aten.convolution.default": _conv2d},
+    "rmsnorm": {"aten._fused_rms_norm.default": _template("{f}({0}, {2}, {3})")},
+    "conv2d": {"aten.convolution.default": _template("{f}({0}, {1}, {2}, {3}[0], {4}[0])")},
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
 }
 """By the library's family and the operator: how to write its call with the kernel's function."""

@@ -55,10 +55,8 @@ class AcceptedKernel:
 
 def accepted_kernel(kernel: Kernel, evaluation: Evaluation | None, origin: str) -> AcceptedKernel | None:
     """The kernel, if it is correct and its speedup's 95 % interval lies above 1; otherwise None."""
-    timing = evaluation.timing if evaluation is not None else None
-    if evaluation is None or evaluation.status is not Status.CORRECT or timing is None:
-        return None
-    if not timing.speedup_low > 1:
+    timing = evaluation.timing if evaluation and evaluation.status is Status.CORRECT else None
+    if timing is None or not timing.speedup_low > 1:
         return None
     return AcceptedKernel(
         kernel=kernel,

@@ -33,15 +33,9 @@ class NoFragmentError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """A part of a graph that one kernel can replace.
-
-    Attributes:
-        members: the nodes that the kernel replaces, in the graph's order.
-        inputs: the nodes whose tensors go in.
-        outputs: the nodes whose tensors come out.
-        names: names of the inputs in code.
-        sizes: sizes to write for a reshape in place of its own, with -1 for the one that PyTorch infers.
-    """
+    """A part of a graph that one kernel can replace: `members` in the graph's order, the nodes whose tensors
+    go in and come out, and the inputs' `names` in code. `sizes`: what to write for a reshape in place of its
+    own sizes, with -1 for the one that PyTorch infers."""
 
     members: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]

@@ -34,17 +34,10 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CallGraph:
-    """A forward as a graph.
-
-    Attributes:
-        graph: the graph.
-        calls: nodes of the recorded calls, in order.
-        inputs: nodes of the tensors among the model's arguments.
-        constants: tensors that are neither weights nor made in the run, by attribute name.
-        reads: results of calls that return no tensor.
-        output: tree of the output (`torch.utils._pytree`).
-        leaves: the leaves of the output, nodes or values.
-    """
+    """A forward as a graph: the nodes of the recorded `calls` and of the tensor arguments (`inputs`), in
+    order; `constants` by attribute name, which are neither weights nor made in the run; `reads`: results of
+    calls that return no tensor; the `output`'s tree (`torch.utils._pytree`) and its `leaves`, nodes or
+    values."""
 
     graph: fx.Graph
     calls: Sequence[fx.Node]

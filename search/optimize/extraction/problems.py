@@ -47,22 +47,13 @@ def extract(
     gain: float,
     known: Callable[[Fragment], bool] = lambda fragment: False,
 ) -> Extraction:
-    """Writes the problems of the most promising targets into the folder.
+    """Writes the problems of the most promising targets into the run folder: at most `most` that are
+    searched, plus those for which the library has a kernel (`known`). Each must be able to raise the
+    end-to-end speedup to 1 + `gain`. Raises OSError.
 
     Problems that are searched share no calls, with two exceptions: a chain may share calls with the problem
     of a more promising operator, and a chain without a matmul with one that has one. The larger problem can
     gain more, the smaller one is easier; the placement decides between their kernels.
-
-    Args:
-        profile: the model's profile.
-        traced_models: the model at each input shape.
-        folder: the run folder.
-        most: maximum number of problems to search.
-        gain: each problem must be able to raise the end-to-end speedup to 1 + `gain`.
-        known: whether the library has a kernel for a fragment; such problems are written in addition to
-            `most`.
-
-    Raises OSError.
     """
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     extractor = _Extractor(profile, traced_models, folder, most=most, gain=gain, known=known)

@@ -75,12 +75,11 @@ def _group_norm(x: str, weight: str, bias: str, *sizes: str) -> str:
     return f"functional.group_norm({x}, {groups}, {weight}, {bias}, {eps})"
 
 
-def _softmax(x: str, dim: str, half_to_float: str) -> str | None:
-    return f"torch.softmax({x}, {dim})" if half_to_float == "False" else None
+def _softmax(name: str) -> Words:
+    def words(x: str, dim: str, half_to_float: str) -> str | None:
+        return f"{name}({x}, {dim})" if half_to_float == "False" else None
 
-
-def _log_softmax(x: str, dim: str, half_to_float: str) -> str | None:
-    return f"torch.log_softmax({x}, {dim})" if half_to_float == "False" else None
+    return words
 
 
 def _convolution(
@@ -199,8 +198,8 @@ FUNCTIONS = (
 )
 
 WORDS: Mapping[str, Words] = {
-    "aten._softmax.default": _softmax,
-    "aten._log_softmax.default": _log_softmax,
+    "aten._softmax.default": _softmax("torch.softmax"),
+    "aten._log_softmax.default": _softmax("torch.log_softmax"),
     "aten.convolution.default": _convolution,
     **{
         f"aten.{name}.{kind}": _infix(sign)

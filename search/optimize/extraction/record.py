@@ -32,16 +32,9 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractedProblem:
-    """A problem made from a target.
-
-    Attributes:
-        name: the problem's name.
-        target: the target's name in the profile.
-        places: where its kernel can run.
-        floor_ms: least time of all places together, 0 if not known.
-        exact: whether the reference reproduces the model's tensors bit for bit.
-        searched: whether new kernels are searched; otherwise only library kernels are tried.
-    """
+    """A problem made from a target (its name in the profile). `places`: where its kernel can run; `floor_ms`:
+    their least time together, 0 if not known; `exact`: whether the reference reproduces the model's tensors
+    bit for bit; `searched`: whether new kernels are searched, or only library kernels tried."""
 
     name: str
     target: str

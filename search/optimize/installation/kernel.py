@@ -21,18 +21,9 @@ from torch.utils import _pytree as pytree
 
 @dataclass(eq=False)
 class InstalledKernel:
-    """A kernel and the operators that it replaces.
-
-    Attributes:
-        name: the kernel's name.
-        run: the kernel.
-        reference: the operators.
-        operator: the kernel as a custom operator, for compiled code.
-        supports: whether the kernel accepts some inputs; None: it accepts all.
-        on: whether the kernel runs at all.
-        in_compiled: whether it runs in compiled code.
-        calls: how often it ran outside compiled code.
-    """
+    """A kernel (`run`; in compiled code the custom `operator`) and the operators that it replaces
+    (`reference`). `supports`: whether the kernel accepts some inputs; None: all. `on` and `in_compiled`
+    switch it off everywhere or in compiled code. `calls`: how often it ran outside compiled code."""
 
     name: str
     run: Callable[..., Any]

@@ -88,16 +88,9 @@ def write_package(
     kernels: Mapping[str, Kernel],
     places: Mapping[ExtractedProblem, Sequence[Place]],
 ) -> None:
-    """Writes `optimized/` into the run folder, replacing an earlier one.
-
-    Args:
-        folder: the run folder.
-        traced_models: the model at each input shape.
-        kernels: the kernels by their problems' names.
-        places: where each problem's kernel goes.
-
-    Raises OSError, and CaptureError for a model whose arguments or results cannot be serialised.
-    """
+    """Writes `optimized/` into the run folder, replacing an earlier one. `traced_models`: the model at each
+    input shape; `kernels`: by problem; `places`: where each problem's kernel goes. Raises OSError, and
+    CaptureError for a model whose arguments or results cannot be serialised."""
     import torch
 
     place = folder / PACKAGE
@@ -153,15 +146,8 @@ def set_way(
     own_in_compiled: bool = False,
     slower: Mapping[str, Collection[str]] | None = None,
 ) -> None:
-    """Sets how the folder's package runs by default.
-
-    Args:
-        folder: the run folder.
-        as_graph: whether the forward runs as a CUDA graph.
-        in_compiled: kernels that run in compiled code; None: all.
-        own_in_compiled: whether compiled code runs the original forward.
-        slower: kernels that are off outside compiled code, as in `ForwardPlan.slower`.
-    """
+    """Sets how the package runs by default: as a CUDA graph or not; in compiled code with these kernels
+    (None: all) or by the original forward; elsewhere without the kernels in `slower` (see `ForwardPlan`)."""
     file = folder / PACKAGE / MANIFEST
     way = {
         "as_graph": as_graph,

@@ -43,17 +43,9 @@ def check(value: Any, expected: Any) -> None:
 
 @dataclass(eq=False)
 class ForwardShape:
-    """Replaces the forward for arguments of one shape.
-
-    Attributes:
-        name: the shape's name.
-        forward: the code.
-        constants: tensors that the code reads in addition to weights and inputs.
-        inputs: shape, dtype, strides and device of each tensor among the arguments.
-        structure: the tree of the arguments.
-        values: the leaves of that tree, None for a tensor.
-        output: the tree of the results.
-    """
+    """Replaces the forward for arguments of one shape by `forward`, which also reads `constants`. `inputs`:
+    shape, dtype, strides and device of each tensor argument; `structure` and `values`: the tree of the
+    arguments and its leaves, None for a tensor; `output`: the tree of the results."""
 
     name: str
     forward: Callable[..., Sequence[Any]]
@@ -87,20 +79,11 @@ class ForwardShape:
 
 @dataclass(eq=False)
 class ForwardPlan:
-    """Replaces a model's forward.
-
-    Attributes:
-        shapes: the code by the sizes of the tensors among the arguments.
-        kernels: the kernels by name.
-        weight: gets one of the model's weights, which shows whether the model was moved or cast.
-        kind: the dtype and device that this weight must have.
-        weights: names of the weights that the code reads.
-        as_graph: whether the forward runs as a CUDA graph.
-        own_in_compiled: whether compiled code runs the original forward.
-        slower: kernels whose operators run instead, because the model is slower with them: as a CUDA graph
-            (`graph`) and otherwise (`eager`).
-        fallbacks: how often the original forward ran, by reason.
-    """
+    """Replaces a model's forward: the code by the sizes of the tensor arguments (`shapes`), and the kernels
+    by name. `weight` gets one of the model's weights, whose dtype and device must be `kind`; `weights`: names
+    of all that the code reads. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
+    original forward. `slower`: kernels whose operators run instead, as a CUDA graph (`graph`) and otherwise
+    (`eager`). `fallbacks` counts calls of the original forward by reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
     kernels: Mapping[str, InstalledKernel]

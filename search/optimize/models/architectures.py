@@ -63,19 +63,15 @@ class Transformers:
         name = f"transformers/{self.name}"
         made = class_of("transformers", self.name, "PreTrainedModel")
         config = self._config(made.config_class, name)
-        dtype = dtype or "float32"
-        return load_at_shapes(
+        return _load(
+            self,
             name,
-            lambda: build_on_device(lambda: made(config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self,
-                lambda one: InputShape(
-                    inputs=lambda _: ((), one._inputs(made, config, InputDraw(device, dtype)))
-                ),
-            ),
+            lambda: made(config),
+            lambda one, _, draw: ((), one._inputs(made, config, draw)),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _config(self, config_class: Any, name: str) -> Any:
@@ -142,16 +138,15 @@ class Torchvision:
         weightless = {"weights": None, "weights_backbone": None}
         takes = inspect.signature(builder).parameters
         config = {key: value for key, value in weightless.items() if key in takes} | dict(self.config)
-        dtype = dtype or "float32"
-        return load_at_shapes(
+        return _load(
+            self,
             f"torchvision/{self.name}",
-            lambda: build_on_device(lambda: builder(**config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self, lambda one: InputShape(inputs=lambda _: ((one._images(InputDraw(device, dtype)),), {}))
-            ),
+            lambda: builder(**config),
+            lambda one, _, draw: ((one._images(draw),), {}),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _images(self, draw: InputDraw) -> torch.Tensor:
@@ -177,19 +172,15 @@ class Diffusers:
         name = f"diffusers/{self.name}"
         made = class_of("diffusers", self.name, "ModelMixin")
         _check_keys(self.config, dict(inspect.signature(made.__init__).parameters), name)
-        dtype = dtype or "float32"
-        return load_at_shapes(
+        return _load(
+            self,
             name,
-            lambda: build_on_device(lambda: made(**self.config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self,
-                lambda one: InputShape(
-                    inputs=lambda module: ((), one._inputs(made, module.config, InputDraw(device, dtype)))
-                ),
-            ),
+            lambda: made(**self.config),
+            lambda one, module, draw: ((), one._inputs(made, module.config, draw)),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _inputs(self, made: Any, config: Mapping[str, Any], draw: InputDraw) -> dict[str, Any]:
@@ -246,6 +237,29 @@ class Diffusers:
             "txt_ids": lambda: draw.integers((self.sequence, 3), 1),
             **({"added_cond_kwargs": text_and_time} if config.get(ADDITION) == "text_time" else {}),
         }
+
+
+def _load(
+    source: Any,
+    name: str,
+    make: Callable[[], nn.Module],
+    draw_inputs: Callable[[Any, Any, InputDraw], tuple[Sequence[Any], Mapping[str, Any]]],
+    *,
+    device: str,
+    dtype: str,
+    backward: bool,
+    seed: int,
+) -> list[LoadedModel]:
+    """Makes the model and, with `draw_inputs`, its arguments at each shape of the source."""
+    draw = InputDraw(device, dtype)
+    return load_at_shapes(
+        name,
+        lambda: build_on_device(make, device=device, dtype=dtype, seed=seed),
+        shapes_of(source, lambda one: InputShape(inputs=lambda module: draw_inputs(one, module, draw))),
+        device=device,
+        dtype=dtype,
+        backward=backward,
+    )
 
 
 def shapes_of(source: Any, inputs: Callable[[Any], InputShape]) -> list[InputShape]:

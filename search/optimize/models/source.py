@@ -36,19 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model on its device, with example inputs.
-
-    Attributes:
-        name: the model's name.
-        module: the module, in eval mode, or training mode with `backward`.
-        args: positional arguments of an example call.
-        kwargs: its keyword arguments.
-        device: `cuda` or `cpu`.
-        dtype: PyTorch's name for the dtype of the weights and floating inputs.
-        backward: whether a call includes the backward pass.
-        shape: name of the input shape; "" where the model has one.
-        weight: share of the calls with this input shape.
-    """
+    """A model on its device, with the arguments of an example call. `dtype`: PyTorch's name for that of the
+    weights and floating inputs. `backward`: calls include the backward pass, in training mode. `shape`: name
+    of the input shape, "" where there is one; `weight`: share of the calls with it."""
 
     name: str
     module: nn.Module
@@ -101,16 +91,9 @@ class ModelSource(Protocol):
     """Loads a model; `model_config.source_of` chooses the source by the model's name."""
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
-        """Loads the model at each of its input shapes; all share one module.
-
-        Args:
-            device: `cuda` or `cpu`.
-            dtype: of the weights and floating inputs; None: the model's default.
-            backward: whether calls include the backward pass.
-            seed: seed of the weights and inputs.
-
-        Raises UsageError where the model cannot be loaded.
-        """
+        """Loads the model at each of its input shapes; all share one module. `dtype` None: the model's
+        default. The seed determines weights and inputs. Raises UsageError where the model cannot be
+        loaded."""
         ...
 
 

@@ -42,18 +42,9 @@ def profile_of(
     say: Callable[[str], None],
     cache: Path | None = None,
 ) -> Profile:
-    """Profiles a model, given once per input shape.
-
-    Args:
-        models: the model at each shape.
-        entries: the library's kernels.
-        warmup: untimed iterations.
-        iterations: iterations to time, and again to trace.
-        say: gets a line about each step.
-        cache: file of the machine's measured peaks; None: the one in the user's cache.
-
-    Raises UsageError for an error in the model.
-    """
+    """Profiles a model, given once per input shape, against the library's `entries`. `cache`: file of the
+    machine's measured peaks; None: the one in the user's cache. Raises UsageError for an error in the
+    model."""
     import torch
 
     found = []

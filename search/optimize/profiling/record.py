@@ -39,20 +39,10 @@ class SiteTime:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetCase:
-    """Calls with the same arguments.
-
-    Attributes:
-        arguments: text in the trace format per operator of a chain, "" where it cannot express them.
-        calls: calls per forward at this shape.
-        time_ms: time of all these calls.
-        floor_ms: least time of all these calls, 0 if not known.
-        bytes: bytes that one call reads and writes.
-        operations: multiplications and additions of one call.
-        dtype: of the contractions, otherwise of the first call.
-        bound: what `floor_ms` comes from.
-        sites: the calling modules by their path.
-        shape: index of the input shape in `Profile.shapes`.
-    """
+    """Calls with the same arguments at one input shape (`shape`: its index in `Profile.shapes`). `arguments`:
+    text in the trace format per operator of a chain, "" where it cannot express them. `calls` per forward,
+    `time_ms` and `floor_ms` (least possible time, 0 if not known) are of all these calls; `bytes` and
+    `operations` of one. `sites`: the calling modules by path. `bound`: what `floor_ms` comes from."""
 
     arguments: tuple[str, ...]
     calls: int

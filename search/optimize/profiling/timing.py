@@ -25,16 +25,10 @@ BLOCKS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileTiming:
-    """The times of a model.
-
-    Attributes:
-        wall_ms: time of an iteration.
-        call_ms: time of each call of the recorded run, in order.
-        kernels: launches per iteration, 0 on a CPU.
-        quickest_ms: time of the shortest kernel; on a CPU of the shortest call.
-        other_ms: device time per iteration that belongs to no operator.
-        alike: share of the calls that match the recorded ones.
-    """
+    """The times of a model: of an iteration (`wall_ms`), of each recorded call in order (`call_ms`), of the
+    shortest kernel or, on a CPU, call (`quickest_ms`), and device time per iteration that belongs to no
+    operator (`other_ms`). `kernels`: launches per iteration, 0 on a CPU. `alike`: share of the calls that
+    match the recorded ones."""
 
     wall_ms: float
     call_ms: Sequence[float]

@@ -69,18 +69,10 @@ class VerificationError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationTask:
-    """What the child process is to verify.
-
-    Attributes:
-        model: the fields of a `ModelConfig`.
-        seed: the first seed of weights and inputs.
-        seeds: sets of weights and inputs to compare.
-        turns: readings of the clock for each way.
-        ways: ways of running the model to time; empty: time none.
-        without: kernels that stay off, with the reason.
-        in_place: what is already known of `Verification.in_place`.
-        source: what loads the model; only the child sets it.
-    """
+    """What the child process is to verify: the model (fields of a `ModelConfig`) on `seeds` sets of weights
+    and inputs, `turns` timing readings for each of the `ways`. `without`: kernels that stay off, with the
+    reason. `in_place`: what is known of `Verification.in_place`. `source`: loads the model; only the child
+    sets it."""
 
     model: Mapping[str, Any]
     device: str

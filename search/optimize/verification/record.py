@@ -28,17 +28,10 @@ FILE = "verification.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCheck:
-    """The comparison on one set of weights and inputs.
-
-    Attributes:
-        seed: what the weights and inputs were drawn from.
-        error: of the model with kernels, against the original in float64; against eager where
-            `eager_error` is None.
-        eager_error: of the original in its own dtype, against float64; None where float64 does not fit.
-        allowed: the largest `error` that passes.
-        tokens: share of the positions whose most likely token is the original's; None without logits.
-        shape: name of the input shape, "" where there is one.
-    """
+    """The comparison on one set of weights and inputs at one `shape`. `error`: of the model with kernels,
+    against the original in float64, or against eager where float64 does not fit (`eager_error` None).
+    `eager_error`: of the original in its dtype. `tokens`: share of the positions whose most likely token is
+    the original's; None without logits."""
 
     seed: int
     error: float

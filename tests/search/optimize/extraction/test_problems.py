@@ -291,5 +291,5 @@ class TestDistributions:
     def test_tensors_that_cannot_be_drawn_are_refused(self, value: float) -> None:
         with pytest.raises(ValueError, match="the model has"):
             distribution_of([torch.tensor([1.0, value])])
-        with pytest.raises(ValueError, match="are not drawn"):
+        with pytest.raises(ValueError, match="cannot be drawn"):
             distribution_of([torch.ones(2, dtype=torch.complex64)])

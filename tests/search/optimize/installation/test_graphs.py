@@ -17,7 +17,7 @@ from search.optimize.installation.package import set_way
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.installation.test_package import Blocks, plan, same, written
 
-WORDS = "not as a CUDA graph"
+WORDS = "without a CUDA graph"
 
 
 class Layers(nn.Module):

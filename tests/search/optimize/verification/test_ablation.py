@@ -28,7 +28,7 @@ def with_kernels(folder: Path, device: str) -> tuple[Any, LoadedModel, str]:
 
 
 def slowed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, 20 ms of CPU time later."""
+    """The same function, delayed by 20 ms."""
 
     def slow(*inputs: torch.Tensor) -> Any:
         time.sleep(0.02)
