@@ -1,12 +1,11 @@
-"""Which architectures of transformers and diffusers go through extraction and installation unchanged, on the
-CPU.
+"""Checks that extraction and installation reproduce architectures of transformers and diffusers, on the CPU.
 
     python benchmarks/architectures.py [only=GPT2LMHeadModel,UNet2DConditionModel]
 
-Needs both packages. Each model is small, has random weights, and is run with one and with two sequences or
-images. It is recorded, its targets become problems, and the problems' own code goes back into its forward in
-the place of kernels: the answers have to be the model's bit for bit, and no call may go to the model's own
-forward. Exit status 0 when that is so of all.
+Needs both packages. Each model is small, has random weights, and runs with one and with two sequences or
+images. The benchmark records it, extracts problems, and installs the problems' own code in place of kernels.
+The outputs must be bit-identical to the model's, and no call may fall back to the original forward. The exit
+status is 0 if that is true for all.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation import runtime
 from search.optimize.installation.package import PACKAGE, write_package
-from search.optimize.installation.placement import assigned
+from search.optimize.installation.placement import assign_places
 from search.optimize.models.architectures import Diffusers, Transformers
 from search.optimize.models.source import ModelSource
 from search.optimize.profiling.profile import profile_of
@@ -182,7 +181,7 @@ ARCHITECTURES: dict[str, ModelSource] = {
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the benchmark; returns its exit status."""
     logging.disable(logging.WARNING)
     only = next((each[5:].split(",") for each in arguments if each.startswith("only=")), list(ARCHITECTURES))
     titles = f"{'calls':>7}{'problems':>10}{'at both':>9}{'used':>6}{'error':>10}{'seconds':>9}"
@@ -193,7 +192,7 @@ def main(arguments: list[str]) -> int:
 
 
 def shown(name: str) -> bool:
-    """Prints a row; whether the architecture went through unchanged."""
+    """Prints a row; returns whether the architecture went through unchanged."""
     start = time.monotonic()
     try:
         calls, problems, at_both, used, error, fallbacks = through(name)
@@ -207,14 +206,14 @@ def shown(name: str) -> bool:
 
 
 def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
-    """Calls of a forward, problems, those that are the same at both shapes, places that are used, the error,
-    and why the model's own forward ran."""
+    """Calls of a forward, problems, problems that span both shapes, used places, the error, and the reasons
+    for falling back to the original forward."""
     models = ARCHITECTURES[name].load(device="cpu", dtype=None, backward=False, seed=0)
     profile = profile_of(models, entries=[], warmup=1, iterations=1, say=lambda line: None)
-    wholes = [*map(whole_of, models)]
+    traced_models = [*map(trace_model, models)]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        problems = extract(profile, wholes, folder, most=30, gain=0.0005).problems
+        problems = extract(profile, traced_models, folder, most=30, gain=0.0005).problems
         kernels = {
             each.name: Kernel(
                 source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -222,15 +221,15 @@ def through(name: str) -> tuple[int, int, int, int, float, list[str]]:
             )
             for each in problems
         }
-        places = assigned({each.name: each.time_ms for each in problems}, problems)
-        write_package(folder, wholes, kernels, places)
+        places = assign_places({each.name: each.time_ms for each in problems}, problems)
+        write_package(folder, traced_models, kernels, places)
         wanted = [[each.clone() for each in model.run()] for model in models]
         runtime.load(folder / PACKAGE, models[0].module)
         error = max(error_of(model.run(), own) for model, own in zip(models, wanted, strict=True))
     plan = type(models[0].module).plan  # type: ignore[attr-defined]
     used = sum(kernel.calls for kernel in plan.kernels.values())
     at_both = sum(len({place.shape for place in each.places}) == len(SHAPES) for each in problems)
-    return len(wholes[0].run.calls), len(problems), at_both, used, error, list(plan.fallbacks)
+    return len(traced_models[0].run.calls), len(problems), at_both, used, error, list(plan.fallbacks)
 
 
 if __name__ == "__main__":

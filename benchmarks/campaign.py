@@ -1,12 +1,12 @@
-"""Does the campaign's scheduler solve more than the same share for each? On synthetic landscapes of known
+"""Compares the campaign's scheduler with equal shares for all problems, on synthetic landscapes with known
 ceilings:
 
     python benchmarks/campaign.py problems=30 each=40 tries=20
 
-In each try there are so many problems, whose ceilings differ, and a budget of `each` evaluations a
-problem. Both schedulers get the same problems and budget. Solved is what has reached `target` times
-eager's speed. Printed: how many each solves, the geometric mean of the speedups, and the paired
-differences with their bootstrap 95 % intervals.
+Each try has `problems` problems with different ceilings and a budget of `each` evaluations per problem. Both
+schedulers get the same problems and budget. A problem is solved when its speedup over eager reaches `target`.
+Prints how many problems each scheduler solves, the geometric mean of the speedups, and the paired differences
+with their bootstrap 95 % intervals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLICE = 10
 
 
 def planned(folder: Path, number: int, chance: random.Random) -> PlannedSearch:
-    """A problem with more or fewer moves that are worth more or less: so its ceiling is."""
+    """A problem with a random number of moves of random worth, and so a random ceiling."""
     moves, mean = chance.choice([2, 3, 4, 6, 8, 12]), chance.uniform(0.05, 0.25)
     seed = chance.randrange(10**6)
     landscape = Landscape(seed, moves=moves, mean=mean, spread=0.15, **SHAPE)
@@ -60,7 +60,7 @@ def planned(folder: Path, number: int, chance: random.Random) -> PlannedSearch:
 
 
 def one(order: tuple[str, int, int, int, float]) -> list[float]:
-    """The speedups that a scheduler reaches in a try."""
+    """The speedups that a scheduler reaches in one try."""
     name, seed, problems, each, target = order
     scheduler: Scheduler = Equal() if name == "equal" else ExpectedGain(target=target)
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def one(order: tuple[str, int, int, int, float]) -> list[float]:
 
 
 def reached(search: SearchProgress) -> float:
-    """A search's speedup; half of where all begin for one without a correct kernel."""
+    """A search's speedup; without a correct kernel, half of where all searches start."""
     return max(START / 2, search.final or search.speedup)
 
 
@@ -109,8 +109,10 @@ def main() -> None:
         count = statistics.fmean(solved[order] for order in of)
         print(f"{name:<8}solved {count:.2f} of {problems}, mean {mean:.3f}x")
     pairs = [(orders[n], orders[n + 1]) for n in range(0, len(orders), 2)]
-    print(f"more solved: {difference([float(solved[b] - solved[a]) for a, b in pairs])} a try")
-    print(f"logarithm of the mean speedup: {difference([means[b] - means[a] for a, b in pairs])} more")
+    print(
+        f"additional problems solved: {difference([float(solved[b] - solved[a]) for a, b in pairs])} per try"
+    )
+    print(f"log of the mean speedup: {difference([means[b] - means[a] for a, b in pairs])} more")
 
 
 if __name__ == "__main__":

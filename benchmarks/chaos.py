@@ -1,10 +1,11 @@
-"""Every way to fail at once: honest and broken kernels in one queue, and our own processes killed at random.
+"""Stress test: honest and broken kernels in one queue, while our own processes are killed at random.
 
     python benchmarks/chaos.py [--candidates 200] [--kills 12] [--device auto] [--pool ray] [--limit 1800]
 
-Checks that each candidate gets exactly one verdict, and the right one; that a death is known within
-`--known-within` seconds; that no process, no GPU memory and no scratch folder is left. Prints a table and
-exits with status 1 when a check fails. The candidates do what they say, confined by the evaluator alone.
+Checks that each candidate gets exactly one verdict, and the right one; that a death is noticed within
+`--known-within` seconds; and that no process, GPU memory or scratch folder is left behind. Prints a table and
+exits with status 1 when a check fails. The candidates really do what their name says, confined only by the
+evaluator.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
 
 MARK = "CUDAHOSTCXX"
-"""A variable that crosses into all processes of the evaluator and that none reads: it finds what is left."""
+"""An environment variable that all processes of the evaluator inherit; it finds those left behind."""
 OURS = {
     "node forkserver": "node's fork server",
     "fork server": "fork server",
     "judge process": "judge process",
     "ray::DeviceActor"[:15]: "worker",
 }
-"""Our processes, by the names that the kernel has; candidates are runners."""
+"""Our processes by their command names; candidates are runners."""
 GPU_SLACK_MIB = 64
 EVERY = 10
-"""Verdicts between two words of progress."""
+"""Verdicts between two lines of progress."""
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of one candidate: every verdict that was given, and when (seconds since 1970)."""
+    """A candidate with all its verdicts and their times (seconds since 1970)."""
 
     kind: Kind
     kernel: Kernel
@@ -64,7 +65,7 @@ class Result:
 
 
 class Killer(threading.Thread):
-    """Sends SIGKILL to processes of ours, one at a time, as long as it may."""
+    """Sends SIGKILL to our own processes, one at a time, until stopped."""
 
     def __init__(self, mark: str, kills: int, every_s: float, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -73,7 +74,7 @@ class Killer(threading.Thread):
         self._enough = threading.Event()
 
     def run(self) -> None:
-        """Kills, each time after a while."""
+        """Kills a process after each interval."""
         while self.killed.total() < self._kills:
             if self._enough.wait(self._rng.uniform(0.5, 1.5) * self._every_s):
                 return
@@ -85,14 +86,14 @@ class Killer(threading.Thread):
                     self.killed[name] += 1
 
     def stop(self) -> None:
-        """No more."""
+        """Stops killing."""
         self._enough.set()
         if self.is_alive():
             self.join()
 
 
 def marked(mark: str) -> dict[int, str]:
-    """The command lines of all living processes but this one that have the mark, by pid."""
+    """The command lines of all other living processes with the mark, by pid."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -104,7 +105,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def own_processes(mark: str) -> dict[int, str]:
-    """The living ones by pid, and what they are."""
+    """Our living processes by pid, with their role."""
     found = {}
     for pid in marked(mark):
         with contextlib.suppress(OSError):
@@ -115,7 +116,7 @@ def own_processes(mark: str) -> dict[int, str]:
 
 
 def candidates(count: int, honest: int | None, on_gpu: bool, rng: random.Random) -> list[Result]:
-    """So many are honest, two in five without a number, the others are of each kind in turn; shuffled."""
+    """Shuffled candidates: `honest` of them (None: two in five) are honest, the rest of each kind in turn."""
     kinds = [kind for kind in KINDS if on_gpu or not kind.gpu]
     broken = count * 3 // 5 if honest is None else count - honest
     chosen = [kinds[n % len(kinds)] for n in range(broken)] + [HONEST] * (count - broken)
@@ -126,8 +127,8 @@ def candidates(count: int, honest: int | None, on_gpu: bool, rng: random.Random)
 async def judge(
     pool: Pool, problem: Problem, results: Sequence[Result], killer: Killer, limit_s: float
 ) -> None:
-    """All at once, as a search has them; the killing begins with them. Who has no verdict after `limit_s`
-    gets none."""
+    """Judges all candidates concurrently, as in a search, while the killer runs. Candidates without a verdict
+    after `limit_s` stay without one."""
     began = time.monotonic()
 
     async def one(result: Result) -> None:
@@ -145,7 +146,7 @@ async def judge(
 
 
 def delays_s(results: Sequence[Result]) -> list[float]:
-    """How long after each death that announced itself the verdict was there."""
+    """The delay from each announced death to its verdict, sorted."""
     found = []
     for result in results:
         for at_s, evaluation in result.verdicts:
@@ -157,7 +158,7 @@ def delays_s(results: Sequence[Result]) -> list[float]:
 
 
 def wrongs(results: Sequence[Result], known_within_s: float) -> list[str]:
-    """What is wrong with the verdicts, a line each."""
+    """What is wrong with the verdicts, one line each."""
     found = []
     for result in results:
         if len(result.verdicts) != 1:
@@ -168,9 +169,9 @@ def wrongs(results: Sequence[Result], known_within_s: float) -> list[str]:
                 found.append(f"{result.kind.name} {result.kernel.id}: {evaluation.status}\n{log}")
     delays = delays_s(results)
     if delays and delays[-1] > known_within_s:
-        found.append(f"a death was known after {delays[-1]:.2f} s only")
+        found.append(f"a death was noticed only after {delays[-1]:.2f} s")
     if not delays and any(result.kind.right == DEAD for result in results):
-        found.append("no death announced itself")
+        found.append("no death was announced")
     return found
 
 
@@ -193,7 +194,7 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def gpu_memory_mib() -> list[int]:
-    """What is used on each GPU that there is for us, by whomever."""
+    """Memory in use on each visible GPU, by any process."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     if ours := os.environ.get("CUDA_VISIBLE_DEVICES"):
         query.append(f"--id={ours}")
@@ -201,12 +202,12 @@ def gpu_memory_mib() -> list[int]:
 
 
 def left_over(mark: str, root: Path, gpu_before_mib: Sequence[int], within_s: float = 20.0) -> list[str]:
-    """What is still there after a while, a line each; the system takes a moment to bury its dead."""
+    """What is left behind, one line each; waits a while, because the system needs time to clean up."""
     deadline = time.monotonic() + within_s
     while True:
-        found = [f"process {pid} is left: {command}" for pid, command in marked(mark).items()]
+        found = [f"process {pid} is left behind: {command}" for pid, command in marked(mark).items()]
         if root.exists():
-            found.append(f"{root} is left, with {[path.name for path in root.iterdir()]}")
+            found.append(f"{root} is left behind, with {[path.name for path in root.iterdir()]}")
         now_mib = gpu_memory_mib() if gpu_before_mib else []
         for device, (before, now) in enumerate(zip(gpu_before_mib, now_mib, strict=True)):
             if now > before + GPU_SLACK_MIB:
@@ -220,14 +221,20 @@ def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--candidates", type=int, default=200)
-    parser.add_argument("--honest", type=int, help="of the candidates; two in five unless it is given")
-    parser.add_argument("--kills", type=int, default=12, help="processes of ours to kill")
-    parser.add_argument("--kill-every", type=float, default=15.0, help="seconds between two, about")
+    parser.add_argument("--honest", type=int, help="number of honest candidates (default: two in five)")
+    parser.add_argument("--kills", type=int, default=12, help="number of our processes to kill")
+    parser.add_argument(
+        "--kill-every", type=float, default=15.0, help="approximate seconds between two kills"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--pool", choices=("ray", "local"), default="ray")
-    parser.add_argument("--timeout", type=float, default=8.0, help="seconds for a measurement")
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for all of them")
-    parser.add_argument("--known-within", type=float, default=2.0, help="seconds from death to verdict")
+    parser.add_argument("--timeout", type=float, default=8.0, help="time limit of a measurement, in seconds")
+    parser.add_argument(
+        "--limit", type=float, default=1800.0, help="time limit for all candidates, in seconds"
+    )
+    parser.add_argument(
+        "--known-within", type=float, default=2.0, help="longest delay from a death to its verdict, in s"
+    )
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -268,12 +275,12 @@ def main() -> int:
     print(*table(results), "", sep="\n")
     print("statuses:  ", ", ".join(f"{status} {n}" for status, n in sorted(statuses.items())))
     if delays:
-        print(f"deaths:     known after {statistics.median(delays):.2f} s, at most {delays[-1]:.2f} s")
+        print(f"deaths:     noticed after {statistics.median(delays):.2f} s, at most {delays[-1]:.2f} s")
     print("killed:    ", ", ".join(f"{name} {n}" for name, n in killer.killed.items()) or "none")
     print(f"set aside:  {pool.devices_set_aside or 'none'}")
-    print(f"time:       {seconds:.0f} s, {60 * statuses.total() / seconds:.1f} verdicts a minute")
+    print(f"time:       {seconds:.0f} s, {60 * statuses.total() / seconds:.1f} verdicts per minute")
     print(*(f"WRONG: {each}" for each in found), sep="\n")
-    print("every check holds" if not found else f"{len(found)} checks failed")
+    print("all checks passed" if not found else f"{len(found)} checks failed")
     return 1 if found else 0
 
 

@@ -34,7 +34,7 @@ def get_init_inputs():
     return [width, depth]
 """
 GONE = 'print(f"dies at {time.time()}", flush=True)\n'
-"""Said before a death: the only word of a candidate's that is believed here."""
+"""Printed before a death; nothing else that a candidate prints is trusted."""
 
 TRITON = """
 import triton
@@ -55,7 +55,7 @@ def stray(out, offset):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A way to behave: `body` of the forward function, `top` of the module, and which verdicts are right."""
+    """A behaviour: the `body` of forward, the `top` of the module, and the `right` verdicts."""
 
     name: str
     right: tuple[Status, ...]
@@ -65,7 +65,7 @@ class Kind:
     gpu: bool = False
 
     def kernel(self, number: int) -> Kernel:
-        """One of its kind; no two are equal."""
+        """A kernel of this kind; no two are equal."""
         lines = "\n".join(f"    {line}" for line in self.body.splitlines())
         source = self.source or (
             f"{MODEL.format(name='ModelNew')}\n{self.top}\nhonest = ModelNew.forward\n"

@@ -1,11 +1,12 @@
-"""What a cold `load_inline` build costs with PyTorch's headers and with ours.
+"""Measures a cold `load_inline` build with PyTorch's headers and with ours.
 
     python benchmarks/cold_build.py [--architecture 9.0] [--only NAME ...]
 
-Each source is built twice in a process of its own, from nothing. CPU seconds are those of all compilers
-together. `headers` says with which ones the library was made in the end: where ours did not do, both were
-tried. With a GPU each library is also run, and its result compared with PyTorch's. Exit status 1 when a thin
-build of CUDA takes more than 15 CPU seconds, fails where the full one does not, or computes something else.
+Each source is built twice from scratch, each time in a new process. CPU seconds are the sum over all
+compilers. `headers` shows which headers the library was finally built with; if ours were not sufficient, both
+were tried. With a GPU, each library also runs, and its result is compared with PyTorch's. The exit status is
+1 when a thin CUDA build takes more than 15 CPU seconds, fails where the full one does not, or computes
+something else.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Source:
     functions: tuple[str, ...] = ("f",)
     expected: Callable[[Any], Any]
     headers: str = "thin"
-    """With which it ought to be built."""
+    """The headers that should be sufficient."""
 
 
 SCALE = """
@@ -170,7 +171,7 @@ torch::Tensor f(torch::Tensor x) {
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of one build, in seconds; `error` when it failed; `headers` those that it was made with."""
+    """The cost of one build in seconds; its `error` if it failed; the `headers` that it was built with."""
 
     wall_s: float
     cpu_s: float
@@ -197,7 +198,7 @@ def build(name: str, thin: bool, architecture: str) -> Cost:
                 functions=list(source.functions) or None,
                 build_directory=folder,
             )
-        except Exception:  # shown in the table, and the next source is built
+        except Exception:  # the table shows it; continue with the next source
             error = traceback.format_exc()
         took_s = time.perf_counter() - began
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -209,7 +210,7 @@ def build(name: str, thin: bool, architecture: str) -> Cost:
 
 
 def compare(module: Any, source: Source) -> str:
-    """What is wrong with the result; "" when nothing is, or when there is no GPU to compute it."""
+    """What is wrong with the result; "" for nothing, or without a GPU."""
     torch = _torch()
     if source.cuda and not torch.cuda.is_available():
         return ""
@@ -232,7 +233,7 @@ def _child(pipe: Connection, name: str, thin: bool, architecture: str) -> None:
 
 
 def in_a_process(name: str, thin: bool, architecture: str) -> Cost:
-    """`build` in a process of its own."""
+    """Runs `build` in a new process."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs, name, thin, architecture))
@@ -247,14 +248,14 @@ def in_a_process(name: str, thin: bool, architecture: str) -> Cost:
 
 
 def main() -> int:
-    """Runs the benchmark; 0 when all is as it should be."""
+    """Runs the benchmark; returns its exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--architecture", default="9.0")
     parser.add_argument("--only", nargs="*", choices=list(SOURCES), default=list(SOURCES))
     args = parser.parse_args()
-    _torch()  # once, for all processes
+    _torch()  # import it once, for all processes
     print(
         f"{'source':14} {'full: wall s':>12} {'CPU s':>7} {'thin: wall s':>14} {'CPU s':>7}  headers",
         flush=True,

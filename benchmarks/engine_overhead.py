@@ -1,9 +1,10 @@
-"""What the engine and the journal cost: 10,000 variants with a proposer and an evaluator that answer at once.
+"""Measures the overhead of the engine and the journal: 10,000 variants with a proposer and an evaluator that
+answer immediately.
 
     python benchmarks/engine_overhead.py [--rounds 50] [--ideas 25] [--branch 8] [--source-bytes 4096]
 
-Prints variants per second, peak memory, and how long reopening the journal takes; exit status 1 when one
-misses its goal. Everything runs in this process on one core; the journal lies in a temporary folder.
+Prints variants per second, peak memory, and the time to reopen the journal. The exit status is 1 when one of
+them misses its goal. Everything runs in this process on one core, with the journal in a temporary folder.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_REOPENING_S = 5.0
 
 
 class InstantProposer:
-    """Ideas and kernels of a realistic length, all different."""
+    """Proposes different ideas and kernels of a realistic length."""
 
     def __init__(self, source_bytes: int) -> None:
         self._filler = "# filler\n" * (source_bytes // 9)
@@ -54,15 +55,15 @@ class InstantProposer:
         """Nothing to prepare."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     async def repair(self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random) -> None:
-        """Never asked."""
+        """Never called."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Each idea knows all before it, as with a model that is shown the whole history."""
+        """Each idea was shown all earlier ones, as with a model that sees the whole history."""
         known = tuple(outcome.idea.id for outcome in history)
         parent = expansion.seed.id if expansion.seed else ""
         texts = [
@@ -106,7 +107,7 @@ class InstantEvaluator:
         thorough: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        """The verdict follows from the kernel's id."""
+        """The verdict depends on the kernel's id."""
         value = int(kernel.id, 16)
         figures = Correctness(checked_calls=5, normwise_error=1e-6, eager_error=2e-6)
         if value % 3 == 0:
@@ -126,12 +127,12 @@ class InstantEvaluator:
         return Evaluation(status=Status.CORRECT, timing=timing, correctness=figures, device_s=0.5)
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
-        """The same verdicts: their samples belong together."""
+        """The same verdicts, as if measured together."""
         return [await self.evaluate(problem, kernel) for kernel in kernels]
 
 
 def search(path: Path, rounds: int, ideas: int, branch: int, source_bytes: int) -> float:
-    """Seconds that a whole search takes."""
+    """The seconds of a whole search."""
     began = time.perf_counter()
     with Journal(path) as journal:
         session = Session(
@@ -147,7 +148,7 @@ def search(path: Path, rounds: int, ideas: int, branch: int, source_bytes: int) 
 
 
 def reopen(path: Path) -> tuple[float, int]:
-    """Seconds until a resumed search could go on, and the variants that it finds."""
+    """Seconds until a resumed search can continue, and the number of variants that it finds."""
     began = time.perf_counter()
     with Journal(path) as journal:
         found = len(rebuild(journal.past).tree.variants)

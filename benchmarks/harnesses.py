@@ -1,21 +1,22 @@
-"""Cheats, mutants and honest kernels under KernelBench's own evaluation and ours: who accepts what.
+"""Compares which cheats, mutants and honest kernels KernelBench's evaluation and ours accept.
 
     python benchmarks/harnesses.py kernelbench=PATH_OF_A_CLONE [part=1/3] [only=both|ours|kernelbench]
         [names=layernorm,weak_oracle] [at_a_time=6] [their_timeout_s=90] [limit_s=540] [out=harnesses.json]
     python benchmarks/harnesses.py merge=harnesses1.json,harnesses2.json [out=harnesses.json]
 
-Runs the catalogue of the tests, the mutants (`mutants.py`) and the library's kernels, on one GPU. The clone's
-`eval_kernel_against_ref` (`kernelbench_eval.py`) gets each kernel in a process of its own; a problem whose
-reference it does not accept as the kernel, because inputs that are integers become floating-point numbers
-there, or outputs are not one tensor, it cannot judge, and kernels for it are left out. The cheats that
-take a whole machine down (`UNSAFE`) are not run there, where nothing confines them. Accepted is what comes
-out correct; of cheats that are right and claim a speed, what comes out 1.15 times as fast as eager.
+Runs the tests' catalogue of cheats, the mutants (`mutants.py`) and the library's kernels on one GPU. The
+clone's `eval_kernel_against_ref` (`kernelbench_eval.py`) evaluates each kernel in a separate process. Kernels
+are left out for problems that it cannot judge, which means that it rejects the reference itself as a kernel
+(it converts integer inputs to floating point and expects a single output tensor). Cheats that take down a
+whole machine (`UNSAFE`) do not run there, because it does not confine them. A kernel counts as accepted if it
+comes out correct; a cheat with correct outputs that claims a speed, only if it also comes out 1.15x faster
+than eager.
 
-Prints a Markdown table: how many of each kind each side accepts. A part takes every third problem; `names`
-what contains one of the words; `merge` puts parts together. `limit_s` is for each half. Packages that the
-clone imports and does not use here are stood in for where they are not installed
-(`throughput_kernelbench.py`). Exit status 0 when ours accepts all honest kernels and no cheat, and 1 % of the
-mutants at most.
+Prints a Markdown table: how many kernels of each kind each side accepts. A part takes every third problem;
+`names` selects kernels whose name contains one of the words; `merge` combines parts. `limit_s` applies to
+each half. Packages that the clone imports but does not use here are replaced by stubs if they are not
+installed (`throughput_kernelbench.py`). The exit status is 0 when ours accepts all honest kernels, no cheat,
+and at most 1 % of the mutants.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.mutants import GOAL, HONEST, Asked, check_part, judge, of_mutants, part_of
+from benchmarks.mutants import GOAL, HONEST, Asked, check_part, given_options, judge, of_mutants, part_of
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
@@ -62,7 +63,7 @@ UNUSED = (
     "tqdm",
     "tabulate",
 )
-"""What the clone's package imports at its top and this does not use."""
+"""Packages that the clone imports but this benchmark does not use."""
 CHEAT, MUTANT = "cheat", "mutant"
 SETTINGS = Settings(timeout_s=60.0, compile_mode="", plan=Plan(block_ms=10.0, precision=0.1, max_s=0.5))
 OPTIONS = {
@@ -81,8 +82,8 @@ YES, NO = "accepted", "not accepted"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kernel before both. `sort` is cheat, mutant or honest. A verdict is accepted, not accepted, or ""
-    where there is none; `their_words` say why."""
+    """One kernel with both verdicts. `sort` is cheat, mutant or honest. A verdict is accepted, not accepted,
+    or "" for none; `their_words` say why."""
 
     name: str
     sort: str
@@ -95,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """One kernel as both get it. `gains`: it counts as accepted only if it is faster, too."""
+    """One kernel as both get it. `gains`: it counts as accepted only if it is also faster."""
 
     sort: str
     asked: Asked
@@ -114,13 +115,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """All options, those that are not given as by default. Raises UsageError."""
-    given = dict(OPTIONS)
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals or key not in OPTIONS:
-            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(OPTIONS)}")
-        given[key] = value
+    """All options, with defaults for those not given. Raises UsageError."""
+    given = given_options(arguments, OPTIONS)
     check_part(given["part"])
     if given["only"] not in ("both", "ours", "kernelbench"):
         raise UsageError(f"only={given['only']}; it must be both, ours or kernelbench")
@@ -129,7 +125,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{key}={given[key]}; it must be a whole number")
     clone = Path(given["kernelbench"]) / "src" / "kernelbench" / "eval.py"
     if not given["merge"] and given["only"] != "ours" and not clone.is_file():
-        raise UsageError(f"kernelbench=PATH names a clone of KernelBench; there is no {clone}")
+        raise UsageError(f"there is no {clone}; give a clone of KernelBench as kernelbench=PATH")
     return given
 
 
@@ -154,18 +150,18 @@ def entrants() -> list[Entrant]:
 
 
 def chosen(known: Sequence[Entrant], given: dict[str, str]) -> list[Entrant]:
-    """Those that the options name. Raises UsageError where none is left."""
+    """The kernels that the options select. Raises UsageError if there are none."""
     words = given["names"].split(",")
     named = [each for each in known if any(word in each.asked.name for word in words)]
     mine = {each.name for each in part_of([each.asked for each in named], given["part"])}
     found = sorted((e for e in named if e.asked.name in mine), key=lambda e: e.asked.problem.id)
     if not found:
-        raise UsageError(f"names={given['names']} is in no kernel's name")
+        raise UsageError(f"names={given['names']}: no kernel's name contains it")
     return found
 
 
 def run(known: Sequence[Entrant], given: dict[str, str]) -> list[Row]:
-    """Both halves, ours first."""
+    """Runs both halves, ours first."""
     rows = [Row(name=each.asked.name, sort=each.sort, kind=each.asked.kind) for each in known]
     if given["only"] != "kernelbench":
         print(f"ours: {len(known)} kernels", file=sys.stderr, flush=True)
@@ -208,7 +204,7 @@ def run_theirs(known: Sequence[Entrant], given: dict[str, str]) -> dict[str, tup
 
 
 def evaluated(jobs: Sequence[dict[str, str]], given: dict[str, str]) -> dict[str, dict[str, object]]:
-    """The results of `kernelbench_eval.py` by name, as far as it came within the limit."""
+    """The results of `kernelbench_eval.py` by name, as far as it got within the limit."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "jobs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in jobs))
@@ -226,7 +222,7 @@ def evaluated(jobs: Sequence[dict[str, str]], given: dict[str, str]) -> dict[str
         try:
             process.wait(float(given["limit_s"]))
         except subprocess.TimeoutExpired:
-            print(f"KernelBench's half is stopped after {given['limit_s']} s", file=sys.stderr)
+            print(f"KernelBench's half was stopped after {given['limit_s']} s", file=sys.stderr)
         finally:
             kill(process)
         lines = results.read_text().splitlines() if results.exists() else []
@@ -235,7 +231,7 @@ def evaluated(jobs: Sequence[dict[str, str]], given: dict[str, str]) -> dict[str
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with all that it has started."""
+    """Kills a process and everything that it started."""
     from evaluators.system import process_tree
 
     process_tree.kill_tree(process.pid)
@@ -243,7 +239,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
-    """What `kernelbench_eval.py` reads: sizes are set where the reference's globals are read, at its end."""
+    """A job for `kernelbench_eval.py`; the sizes are set at the reference's end, where its globals are
+    read."""
     sizes = "".join(f"{key} = {value!r}\n" for key, value in problem.overrides.items())
     return {
         "name": name,
@@ -255,7 +252,7 @@ def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
 
 
 def merged(files: Sequence[str]) -> list[Row]:
-    """What several calls have written; of a kernel that is in several, all verdicts. Raises UsageError."""
+    """The rows of several output files, combining the verdicts of kernels in several. Raises UsageError."""
     rows: dict[str, Row] = {}
     try:
         for file in files:
@@ -269,7 +266,7 @@ def merged(files: Sequence[str]) -> list[Row]:
 
 
 def table(rows: Iterable[Row]) -> list[str]:
-    """Accepted, by kind and by harness, and which honest kernels are not, which others are by ours."""
+    """Accepted kernels by kind and harness, then our wrong verdicts."""
     rows = list(rows)
     lines = ["| | kernels | accepted by KernelBench | accepted by ours |", "|---|---|---|---|"]
     order = [*GROUPS, *KINDS, "library"]
@@ -294,7 +291,7 @@ def _line(title: str, rows: Sequence[Row]) -> str:
 
 
 def met(rows: Iterable[Row]) -> bool:
-    """Whether ours accepts what it is to accept."""
+    """Whether our half meets the goals."""
     judged = [row for row in rows if row.ours]
     accepted = {
         sort: [row.ours == YES for row in judged if row.sort == sort] for sort in (CHEAT, MUTANT, HONEST)
@@ -309,4 +306,4 @@ if __name__ == "__main__":
     except (UsageError, BadEdit) as error:
         sys.exit(f"harnesses.py: {error}")
     sys.stdout.flush()
-    os._exit(status)  # what was late is still being measured in a thread
+    os._exit(status)  # a thread may still be measuring

@@ -1,11 +1,11 @@
-"""The reference against itself: its speedup is 1, and the interval has to say so.
+"""Measures the reference against itself: the speedup is 1, and the interval must contain it.
 
     python benchmarks/itself.py [problem=level1/conv2d] [tries=100] [device=auto] [thorough=false] [busy=0]
 
-With `thorough=true` it is measured as a search's winner is, without as its variants are; beside `busy`
-processes that keep a core busy each. Prints how many of the tries hold 1.00 in their interval (to reach: 94
-of 100), the spread of the speedups, the interval's half-width and how long the device was held; every tenth
-try, so far. Exit status 0 when at least 94 % do.
+`thorough=true` measures as for a search's winner, false as for its variants, while `busy` processes keep a
+core busy each. Prints the number of tries whose interval contains 1.00 (goal: 94 of 100), the spread of the
+speedups, the interval's half-width and how long the device was used; a line after every tenth try. The exit
+status is 0 when at least 94 % of the intervals contain 1.00.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that take what they get of the cores, each in a session of its own, since Linux
-    shares cores among sessions."""
+    """Runs this number of busy processes, each in its own session, because Linux shares cores among
+    sessions."""
     work = "import os; above = os.getppid()\nwhile os.getppid() == above: pass"
     command = [sys.executable, "-c", work]
     started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
@@ -71,20 +71,20 @@ def busy(count: int) -> Iterator[None]:
 
 
 def holding(found: list[tuple[Timing, float]]) -> int:
-    """How many of the intervals hold 1.00."""
+    """How many of the intervals contain 1.00."""
     return sum(timing.speedup_low <= 1 <= timing.speedup_high for timing, _ in found)
 
 
 def summary(found: list[tuple[Timing, float]], tries: int) -> str:
-    """What `tries` have shown, of which those `found` got a time."""
+    """A line about `tries`; those in `found` got a time."""
     if not found:
-        return f"0 of {tries} intervals hold 1.00"
+        return f"0 of {tries} intervals contain 1.00"
     speedups = sorted(timing.speedup for timing, _ in found)
     half = statistics.median((t.speedup_high - t.speedup_low) / 2 / t.speedup for t, _ in found)
     return (
-        f"{holding(found)} of {tries} intervals hold 1.00; speedup {statistics.median(speedups):.4f} in the "
-        f"median, {speedups[0]:.3f} to {speedups[-1]:.3f}; half-width {half:.2%} in the median; device held "
-        f"{statistics.median(s for _, s in found):.2f} s a try"
+        f"{holding(found)} of {tries} intervals contain 1.00; median speedup "
+        f"{statistics.median(speedups):.4f}, {speedups[0]:.3f} to {speedups[-1]:.3f}; median half-width "
+        f"{half:.2%}; device used {statistics.median(s for _, s in found):.2f} s per try"
     )
 
 

@@ -1,11 +1,11 @@
-"""KernelBench's own evaluation of many kernels, each in a process of its own: a half of `harnesses.py`.
+"""Runs KernelBench's evaluation on many kernels, each in a separate process: one half of `harnesses.py`.
 
     PYTHONPATH=CLONE/src python benchmarks/kernelbench_eval.py JOBS.jsonl RESULTS.jsonl AT_A_TIME TIMEOUT_S
 
-A job is a line of JSON: `name`, `reference` and `kernel` (sources), `backend` and `dtype`. A result is one,
-too: `name`, `accepted`, `speedup` and `words`. The clone's `eval_kernel_against_ref` runs with the settings
-of its scripts (5 inputs) but for 10 timed calls, where those make 100. A kernel that dies or takes longer
-than TIMEOUT_S is not accepted. They run as the clone runs them, not confined; all that one has started is
+A job is a line of JSON: `name`, `reference` and `kernel` (sources), `backend` and `dtype`. So is a result:
+`name`, `accepted`, `speedup` and `words`. The clone's `eval_kernel_against_ref` runs with its scripts'
+settings (5 inputs), except that it times 10 calls instead of 100. A kernel that dies or takes longer than
+TIMEOUT_S is not accepted. Kernels run unconfined, as in the clone; everything that a kernel started is
 killed.
 """
 
@@ -33,12 +33,12 @@ from evaluators.system import process_tree
 CORRECTNESS_CALLS, TIMED_CALLS = 5, 10
 LARGEST_FILE = 2**30
 FORKING = threading.Lock()
-"""One at a time: another job's process would hold the end of the pipe whose closing tells of a death. Nor is
-the file of the results open then: there are kernels that write to whatever file they find open."""
+"""Held while forking: a process forked for another job would inherit the pipe whose closing signals a death.
+The results file is not open then either, because some kernels write to every open file."""
 
 
 def main(jobs: Path, results: Path, at_a_time: int, timeout_s: float) -> None:
-    """Evaluates all jobs and writes each result as it comes."""
+    """Evaluates all jobs and writes each result immediately."""
     evaluate = imported()
 
     def one(job: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def imported() -> Any:
 
 
 def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str, Any]:
-    """The result of one job, by a process that ends with all that it has started."""
+    """The result of one job, from a process that is killed afterwards with everything it started."""
     with FORKING:
         ours, theirs = multiprocessing.Pipe(duplex=False)
         child = multiprocessing.get_context("fork").Process(target=_keep, args=(theirs, job, evaluate))
@@ -69,7 +69,7 @@ def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str,
         if ours.poll(max(deadline - time.monotonic(), 0)):
             answer = ours.recv()
         else:
-            answer["words"] = f"nothing after {timeout_s:.0f} s"
+            answer["words"] = f"no result after {timeout_s:.0f} s"
     except (EOFError, OSError):
         pass
     if child.pid is not None:
@@ -79,7 +79,7 @@ def evaluated(job: dict[str, Any], evaluate: Any, timeout_s: float) -> dict[str,
 
 
 def _keep(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
-    """Has a child evaluate, and goes on living if that dies: orphans below are found by way of this one."""
+    """Evaluates in a child and outlives it, so that orphaned processes can be found through this one."""
     process_tree.become_subreaper()
     os.setsid()
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -92,7 +92,7 @@ def _keep(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
 
 
 def _evaluate(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
-    """In a folder of its own, with its own cache of extensions, its output thrown away."""
+    """Evaluates in a new folder with a separate extension cache; output is discarded."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["TORCH_EXTENSIONS_DIR"] = f"{folder}/extensions"
@@ -102,7 +102,7 @@ def _evaluate(pipe: Any, job: dict[str, Any], evaluate: Any) -> None:
         os.dup2(nothing, 2)
         try:
             pipe.send(_answer(job, evaluate))
-        except BaseException as error:  # the end of this process, sys.exit in a kernel included
+        except BaseException as error:  # ends this process; includes sys.exit in a kernel
             words = f"{type(error).__name__}: {error}"[:200]
             pipe.send({"accepted": False, "speedup": 0.0, "words": words})
 

@@ -1,12 +1,12 @@
-"""A run of `search.optimize` that is killed and resumed, beside one that is not.
+"""Compares an `ideatree optimize` run that is killed and resumed with one that is not.
 
     python benchmarks/killed_optimize.py model=examples/mlp.py device=cpu budget.evaluations=16 [kills=2]
 
-Takes the keys of `search.optimize`, and `kills`. Runs the command to its end, then again with SIGKILL to its
-process group at equal parts of the time that the first took (a run that ends sooner is killed less often),
-and each time `resume=`. Prints a table of both and exits with status 1 where they differ in what does not
-depend on the clock: the problems, the evaluations in all, the verdict on the model; or where the intervals of
-what was won, by problem and end to end, do not meet.
+Takes the keys of `ideatree optimize`, and `kills`. Runs the command to its end, then again with SIGKILL to
+its process group at equal fractions of the first run's time (a run that ends sooner is killed less often),
+followed by `resume=`. Prints a table of both. The exit status is 1 where they differ in something that does
+not depend on the clock (problems, total evaluations, verdict on the model), or where the intervals of a
+speedup, per problem or end to end, do not overlap.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a run ended: its problems with the evaluations that were made for each, the speedup of each
-    problem's kernel, whether the model is the same, and its speedups by the way of running it."""
+    """How a run ended: evaluations per problem, the speedup of each problem's kernel, whether the outputs are
+    the same, and the model's speedups by the way of running it."""
 
     problems: dict[str, int]
     kernels: dict[str, Interval]
@@ -45,7 +45,7 @@ class End:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = [each for each in arguments if not each.startswith("kills=")]
     kills = int(next((each.partition("=")[2] for each in arguments if each.startswith("kills=")), "2"))
     whole, seconds = run(given, None)
@@ -80,14 +80,14 @@ def run(given: Sequence[str], kill_after_s: float | None, folder: Path | None = 
 
 
 def stage(folder: Path) -> str:
-    """What a run was at."""
+    """The stage that a run had reached."""
     if not (folder / EXTRACTION).exists():
         return "the profile"
     return "the verification" if (folder / KERNELS).exists() else "the search"
 
 
 def end_of(folder: Path) -> End:
-    """Of a run that came to its end."""
+    """The end of a completed run."""
     found = Verification.read(folder / FILE)
     kernels = json.loads((folder / KERNELS).read_text(encoding="utf-8"))
     evaluations = {}
@@ -104,7 +104,7 @@ def end_of(folder: Path) -> End:
 
 
 def compared(whole: End, killed: End) -> int:
-    """Prints both; returns 1 where they differ."""
+    """Prints both runs; returns 1 if they differ."""
     differ = []
     print(f"{'':<30}{'not killed':>24}{'killed':>24}")
     names = dict.fromkeys([*whole.problems, *killed.problems])
@@ -125,10 +125,10 @@ def compared(whole: End, killed: End) -> int:
             one, other = ours.get(name), theirs.get(name)
             if one and other and (one[2] < other[1] or other[2] < one[1]):
                 differ.append(title + name)
-    print(f"{'the same model':<30}{whole.passes!s:>24}{killed.passes!s:>24}")
+    print(f"{'same outputs':<30}{whole.passes!s:>24}{killed.passes!s:>24}")
     if whole.passes != killed.passes:
         differ.append("the verdict")
-    print(f"differ: {', '.join(differ)}" if differ else "both end alike")
+    print(f"differ: {', '.join(differ)}" if differ else "no differences")
     return 1 if differ else 0
 
 

@@ -1,13 +1,13 @@
-"""What comparisons of strategies say where the truth is known: on the synthetic landscape.
+"""Checks comparisons of strategies where the truth is known: on the synthetic landscape.
 
-    python benchmarks/landscape.py same=100 seeds=20        how often equal strategies are said to differ
+    python benchmarks/landscape.py same=100 seeds=20        how often equal strategies are found to differ
     python benchmarks/landscape.py strategies=idea_branching,best_of_n seeds=200
     python benchmarks/landscape.py sensitivity=true seeds=60      the ranking by noise and rate of failures
 
-`same`: comparisons of a strategy with itself, which draws by other chances on the same landscapes. The second
-form is `python -m search.compare`, with the time that it took. The third one prints a table of mean speedups
-for each noise of implementations and each rate of failures, and writes it as JSON to `out=<file>`, of which
-`docs/pictures/comparing.py` draws the picture in `docs/results/strategies.md`.
+`same`: the number of comparisons of a strategy with itself, with different random draws on the same
+landscapes. The second form is `ideatree compare` plus the time that it took. The third one prints a table of
+mean speedups for each noise of implementations and each rate of failures, and writes it as JSON to
+`out=<file>`; `docs/pictures/comparing.py` draws the picture in `docs/results/strategies.md` from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Order = tuple[str, tuple[str, ...], int, int]
 
 
 def one(order: Order) -> Searched:
-    """A search by a strategy on the landscape of a seed, by the chances of another."""
+    """A search by a strategy on one seed's landscape with another seed's random draws."""
     strategy, overrides, seed, chance = order
     planned = PlannedSearch(
         problem="landscape",
@@ -58,7 +58,7 @@ def runner() -> SearchRunner:
 
 
 def in_parallel(orders: Sequence[Order]) -> list[Searched]:
-    """The searches, in order, in as many processes as there are cores."""
+    """The searches' results in order, with one process per core."""
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as processes:
         return list(processes.map(one, orders, chunksize=8))
 
@@ -81,8 +81,7 @@ def compared(strategies: Sequence[str], seeds: int, overrides: tuple[str, ...] =
 
 
 def sensitivity(strategies: Sequence[str], seeds: int, out: Path | None) -> None:
-    """Prints the mean speedups, a line for each noise and rate of failures as it is known; all of them go to
-    the file."""
+    """Prints the mean speedups, a line per noise and rate of failures, and writes all of them to the file."""
     print(f"{'noise':>6}{'failures':>10}  " + "".join(f"{name:>22}" for name in strategies))
     rows = []
     for noise, failures in itertools.product(NOISES, FAILURES):
@@ -111,7 +110,7 @@ def optimum(seeds: int) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = dict(each.partition("=")[::2] for each in arguments)
     if unknown := set(given) - {"same", "strategies", "seeds", "sensitivity", "out"}:
         print(f"landscape.py: unknown key {sorted(unknown)[0]}", file=sys.stderr)

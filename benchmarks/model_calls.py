@@ -1,13 +1,13 @@
-"""Whether the calls that runs of `search.optimize` record are those that PyTorch's own profiler counts.
+"""Checks the calls recorded by `ideatree optimize` against PyTorch's own profiler.
 
     python benchmarks/model_calls.py outputs/optimize/2026-01-31_12-00-00 [FOLDER …]
 
-The model of each folder is made again and run once under `torch.profiler`, which records shapes and types in
-C++, below the dispatcher's modes by which the runs were recorded. Calls that an operator makes itself are not
-counted. Prints the calls of each, and each difference. Exit status 0 when there is none.
+Loads the model of each folder again and runs it once under `torch.profiler`, which records shapes and dtypes
+in C++, below the dispatch modes that recorded the runs. Calls made by an operator itself are not counted.
+Prints the calls of each, and each difference. The exit status is 0 when there is none.
 
-Of a run that goes backward some are left, because autograd itself does other things where a mode looks on: it
-adds gradients into a new tensor (`add`, elsewhere `add_`), and detaches what a forward has saved.
+A run with a backward pass has some differences, because autograd behaves differently under a dispatch mode:
+it adds gradients into a new tensor (`add` instead of `add_`), and detaches what a forward has saved.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ TYPES = {
     "bool": "bool",
     "unsigned char": "uint8",
 }
-"""PyTorch's names of types, by those of its profiler."""
+"""PyTorch's dtype names by the profiler's names."""
 SAME = {"_reshape_alias": "view"}
-"""What `reshape` calls where nobody looks on, and where a mode of the dispatcher does."""
+"""What `reshape` calls without and with a dispatch mode."""
 Counted = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
 """An operator without its overload, and the shapes and types of its tensors that have dimensions."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler talks
+    """Runs the benchmark; returns its exit status."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler; read when torch is imported
     different = 0
     for folder in map(Path, arguments):
         recorded = counted(read_trace(folder / "calls.txt").calls)
@@ -69,7 +69,7 @@ def model_of(folder: Path) -> LoadedModel:
 
 
 def device_of(config: DictConfig) -> str:
-    """Where the run was."""
+    """The device of the run."""
     import torch
 
     if config.device != "auto":
@@ -78,7 +78,7 @@ def device_of(config: DictConfig) -> str:
 
 
 def counted(calls: Sequence[TracedCall]) -> Counter[Counted]:
-    """How often each was made."""
+    """How often the run made each call."""
     found: Counter[Counted] = Counter()
     for call in calls:
         values = [*call.arguments, *call.keywords.values()]
@@ -90,7 +90,7 @@ def counted(calls: Sequence[TracedCall]) -> Counter[Counted]:
 
 
 def profiled(model: LoadedModel, names: set[str]) -> Counter[Counted]:
-    """The same by the profiler, of the operators of these names."""
+    """How often the profiler saw each call of these operators."""
     from torch.profiler import ProfilerActivity, profile
 
     model.run()
@@ -101,7 +101,7 @@ def profiled(model: LoadedModel, names: set[str]) -> Counter[Counted]:
 
 
 def _outermost(events: Sequence[Any], names: set[str]) -> Iterator[Counted]:
-    """Those that no other one of them has called."""
+    """The calls that were not made by another one of them."""
     until = 0
     for each in sorted(events, key=lambda event: (event.start_ns(), -event.duration_ns())):
         name = each.name().removeprefix("aten::")

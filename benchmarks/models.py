@@ -1,11 +1,11 @@
-"""Five models end to end: what `search.optimize` makes of each, without a key.
+"""Runs `ideatree optimize` on five models end to end, without an API key.
 
     python benchmarks/models.py [only=gpt2,bert] [out=outputs/models] [key=value …]
 
-Runs `python -m search.optimize` for each model in half precision, with random weights, and prints a table of
-what is in the folders. Other keys go to that command (`budget.seconds=300`, `compile=none`). A model whose
-folder has a verification is not run again; one that was interrupted goes on. Needs transformers and, on a
-GPU, torchvision. With `small=true` the models have two layers and small inputs, to try the command on a CPU.
+Runs the command for each model in half precision with random weights, and prints a table of the results.
+Other keys go to the command (`budget.seconds=300`, `compile=none`). A model whose folder has a verification
+is not run again; an interrupted one is resumed. Needs transformers and, on a GPU, torchvision. With
+`small=true` the models have two layers and small inputs, to try the benchmark on a CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction
+from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
 from search.optimize.outcome import KERNELS
 from search.optimize.profile_page import read_profile
 from search.optimize.profiling.record import Profile
-from search.optimize.verification.apart import WAYS
+from search.optimize.verification.launcher import WAYS
 from search.optimize.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
 
 MODELS = {
@@ -44,7 +44,7 @@ MODELS = {
     "vit": ["model=transformers/ViTModel", "model.batch=32"],
     "resnet50": ["model=torchvision/resnet50", "model.batch=64"],
 }
-"""By short names; LLaMA has the sizes of Llama 3.2 1B."""
+"""The models by short name; LLaMA has the sizes of Llama 3.2 1B."""
 SMALL = {
     "gpt2": ["model.batch=1", "model.sequence=64", "model.config.n_layer=2", "model.config.vocab_size=500"],
     "llama": [
@@ -71,13 +71,13 @@ TITLES = (
     "reduce-overhead with kernels, over reduce-overhead",
     "kernels, calls",
     "share of the time",
-    "error, eager's own",
+    "error, eager's error",
 )
 COMMON = ("dtype=bfloat16", "compile=default", "budget.seconds=240", "slice=8", "compared=3", "targets=10")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
+    """Runs the benchmark; returns its exit status."""
     own = dict(each.split("=", 1) for each in arguments if each.startswith(("only=", "out=", "small=")))
     keys = [each for each in arguments if each.partition("=")[0] not in own]
     names = own["only"].split(",") if "only" in own else list(MODELS)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def optimized(folder: Path, name: str, keys: Sequence[str], small: bool) -> bool:
-    """Whether the model's run has come to its end."""
+    """Runs the command for a model; returns whether it finished."""
     if (folder / FILE).exists():
         return True
     if (folder / ".hydra").exists():
@@ -105,11 +105,11 @@ def optimized(folder: Path, name: str, keys: Sequence[str], small: bool) -> bool
 
 
 def table(folders: dict[str, Path]) -> list[str]:
-    """A row for each model, in Markdown; below it, the problems of each and what became of them."""
+    """A Markdown row per model; below, the problems of each and their kernels."""
     lines, problems = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)], list[str]()
     for name, folder in folders.items():
         if not (folder / FILE).exists():
-            lines.append(f"| {name} | nothing was won |")
+            lines.append(f"| {name} | no speedup |")
             continue
         found, extraction = Verification.read(folder / FILE), Extraction.read(folder / EXTRACTION)
         profile = read_profile(folder)
@@ -121,12 +121,12 @@ def table(folders: dict[str, Path]) -> list[str]:
 
 
 def _cells(found: Verification, extraction: Extraction, profile: Profile) -> Iterator[str]:
-    """Below `TITLES`, without the name."""
+    """The cells below `TITLES`, without the name."""
     yield f"{found.ms(EAGER):.3f}"
     yield f"{_ratio(found, found.delivered, EAGER)}, {WAYS[found.delivered]}"
     for way, with_kernels in COMPILED_PAIRS:
         yield _ratio(found, way, EAGER)
-        own = "" if found.compiled_pays else ", where its own forward runs"
+        own = "" if found.compiled_pays else ", where the original forward runs"
         yield _ratio(found, with_kernels, way) + own
     yield f"{sum(1 for calls in found.calls.values() if calls)}, {sum(found.calls.values())}"
     covered = sum(
@@ -137,8 +137,10 @@ def _cells(found: Verification, extraction: Extraction, profile: Profile) -> Ite
     yield f"{worst.error:.1e}" + (f", {worst.eager_error:.1e}" if worst.eager_error is not None else "")
 
 
-def _fate(each: Extracted, won: Mapping[str, Any] | None, found: Verification, profile: Profile) -> str:
-    """A problem, the kernel that was found, and whether it is in the model."""
+def _fate(
+    each: ExtractedProblem, won: Mapping[str, Any] | None, found: Verification, profile: Profile
+) -> str:
+    """A problem, its kernel, and whether the model uses it."""
     kernel = f"{won['speedup']:.2f}x [{won['low']:.2f}, {won['high']:.2f}], {won['origin']}" if won else "-"
     used = found.left_out.get(each.name, f"{found.calls.get(each.name, 0)} calls")
     share = each.time_ms / profile.total_ms
@@ -146,7 +148,7 @@ def _fate(each: Extracted, won: Mapping[str, Any] | None, found: Verification, p
 
 
 def _ratio(found: Verification, way: str, over: str) -> str:
-    """A speedup with its interval; why there is none."""
+    """A speedup with its interval, or why there is none."""
     if not {way, over} <= {*found.ways}:
         return found.failed.get(way, "-")[:60]
     speedup, low, high = found.speedup(way, over)

@@ -1,18 +1,19 @@
-"""How many wrong kernels the evaluator finds: mutants of the library's kernels and of the shipped references.
+"""Counts how many wrong kernels the evaluator finds: mutants of the library's kernels and the shipped
+references.
 
     python benchmarks/mutants.py [device=auto] [only=softmax,matmul] [kinds=tail,mask] [kernels=library|torch]
         [count=100] [seed=0] [part=1/3] [limit_s=540] [out=mutants.json]
     python benchmarks/mutants.py honest=true [repeat=3] [device=auto] [only=softmax] [limit_s=540] [out=…]
     python benchmarks/mutants.py merge=mutants1.json,mutants2.json [out=mutants.json]
 
-A mutant is a right kernel with one change that makes it wrong by more than rounding; they are made in
-`benchmarks/mutations`, and `benchmarks/witness.py` says on which inputs each is wrong. Found is each that
-compiles and does not come out `correct`. Prints found and all by kind, then each survivor with what is
-wrong with it and what the evaluator said. `only` takes mutants whose name contains one of its words,
-`count` so many of them at random, `part` those of every third problem; `limit_s` ends it, and what has no
-verdict by then is named. `out` gets the verdicts as JSON, which `merge` puts together. `honest=true`
-evaluates the library's kernels and the references themselves: all are to be `correct`. Exit status 0 when
-99 % are found, or all honest kernels correct. All GPUs that are visible are used.
+A mutant is a correct kernel with one change that makes it wrong by more than rounding. `benchmarks/mutations`
+makes them, and `benchmarks/witness.py` shows on which inputs each is wrong. A mutant counts as found if it
+compiles and is not judged `correct`. Prints the numbers found and in total by kind, then each survivor with
+its error and the evaluator's words. `only` selects mutants whose name contains one of its words, `count` that
+many at random, `part` those of every third problem; `limit_s` ends the run, and mutants without a verdict are
+listed. `out` gets the verdicts as JSON, which `merge` combines. `honest=true` evaluates the library's kernels
+and the references themselves, which must all be `correct`. The exit status is 0 when 99 % are found, or all
+honest kernels are correct. Uses all visible GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,13 +45,13 @@ from evaluators.scheduler.pool import Pool
 
 GOAL = 0.99
 EVERY = 20
-"""Verdicts between two words of progress."""
+"""Verdicts between two lines of progress."""
 HONEST = "honest"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One evaluation that is to be made: of a kernel whose verdict is known."""
+    """An evaluation to make, of a kernel whose right verdict is known."""
 
     name: str
     kind: str
@@ -61,7 +62,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of it; `status` is "" where there was no time for one."""
+    """The result; `status` is "" where the time ran out."""
 
     name: str
     kind: str
@@ -73,8 +74,8 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether a mutant was found, or an honest kernel correct. What is our own failure is neither,
-        nor is a mutant that does not compile."""
+        """Whether a mutant was found or an honest kernel judged correct; false for our own failures, and for
+        a mutant that does not compile."""
         if self.kind == HONEST:
             return self.status == Status.CORRECT
         unjudged = ("", Status.COMPILE_ERROR, Status.UNFIT_REFERENCE, Status.INFRASTRUCTURE_ERROR)
@@ -98,7 +99,7 @@ OPTIONS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = options_of(arguments)
     if given["merge"]:
         verdicts = merged(given["merge"].split(","))
@@ -115,16 +116,22 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if len(judged) == len(verdicts) and share >= (1.0 if all_honest else GOAL) else 1
 
 
-def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """All options, those that are not given as by default. Raises UsageError."""
-    given = dict(OPTIONS)
+def given_options(arguments: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The options in `key=value` arguments, with defaults for the others. Raises UsageError."""
+    given = dict(known)
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if not equals or key not in OPTIONS:
-            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(OPTIONS)}")
+        if not equals or key not in known:
+            raise UsageError(f"{argument!r} is not key=value with a key of {', '.join(known)}")
         given[key] = value
+    return given
+
+
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """All options, with defaults for those not given. Raises UsageError."""
+    given = given_options(arguments, OPTIONS)
     if unknown := set(given["kinds"].split(",")) - {"", *KINDS}:
-        raise UsageError(f"there is no kind {min(unknown)}; there are {', '.join(KINDS)}")
+        raise UsageError(f"unknown kind {min(unknown)}; known are {', '.join(KINDS)}")
     if given["kernels"] not in ("", "library", "torch"):
         raise UsageError(f"kernels={given['kernels']}; it must be library or torch")
     for key in ("count", "seed", "limit_s", "repeat"):
@@ -135,7 +142,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def of_mutants(known: Iterable[Mutant], device: str) -> list[Asked]:
-    """The mutants of a device, as they are to be evaluated."""
+    """The evaluations of a device's mutants."""
     return [
         Asked(
             name=each.name,
@@ -170,7 +177,7 @@ def honest(device: str) -> list[Asked]:
 
 
 def choose(asked: Sequence[Asked], given: dict[str, str]) -> list[Asked]:
-    """Those that the options name, problem by problem. Raises UsageError where none is left."""
+    """The evaluations that the options select, problem by problem. Raises UsageError if there are none."""
     kinds, words = given["kinds"].split(","), given["only"].split(",")
     chosen = [
         each
@@ -193,7 +200,7 @@ def choose(asked: Sequence[Asked], given: dict[str, str]) -> list[Asked]:
 
 
 def part_of(asked: Sequence[Asked], part: str) -> list[Asked]:
-    """The part `1/3` of the problems, in their order: what is opened for one part is not for the others."""
+    """The part (such as `1/3`) of the problems in their order; no problem is opened for two parts."""
     problems = sorted({each.problem.id for each in asked})
     number, _, parts = part.partition("/")
     mine = problems[int(number) - 1 :: int(parts)]
@@ -201,14 +208,14 @@ def part_of(asked: Sequence[Asked], part: str) -> list[Asked]:
 
 
 def check_part(part: str) -> None:
-    """Raises UsageError for anything that is not like 1/3."""
+    """Raises UsageError unless `part` is like 1/3."""
     number, slash, parts = part.partition("/")
     if not (slash and number.isdecimal() and parts.isdecimal() and 0 < int(number) <= int(parts)):
         raise UsageError(f"part={part}; it must be like 1/3")
 
 
 def settings_for(device: str) -> Settings:
-    """As a search evaluates, but that the time of what is correct is taken roughly."""
+    """Settings as in a search, but with rough timing of correct kernels."""
     quick = Plan(block_ms=4.0, precision=0.2, max_s=0.2)
     if device == "cuda":
         return Settings(timeout_s=30.0, compile_mode="", plan=quick, max_calls=64)
@@ -218,7 +225,7 @@ def settings_for(device: str) -> Settings:
 async def judge(
     asked: Sequence[Asked], device: str, limit_s: float, settings: Settings | None = None
 ) -> list[Verdict]:
-    """The verdicts in the order of `asked`; builds run beside measurements."""
+    """The verdicts in the order of `asked`; builds run during measurements."""
     began = time.monotonic()
     pool = Pool(LocalHost(settings=settings or settings_for(device), on_gpu=device == "cuda"))
     verdicts: dict[int, Verdict] = {}
@@ -249,7 +256,7 @@ async def judge(
 
 
 def verdict_of(each: Asked, found: Evaluation) -> Verdict:
-    """The part of an evaluation that is kept: of a log its beginning, and what it says of the errors."""
+    """The part of an evaluation to keep: the start of its log, and its errors."""
     log = " ".join(found.log.split())[:600]
     if found.correctness is not None:
         error, eager = found.correctness.normwise_error, found.correctness.eager_error
@@ -266,7 +273,7 @@ def verdict_of(each: Asked, found: Evaluation) -> Verdict:
 
 
 def merged(files: Sequence[str]) -> list[Verdict]:
-    """What several calls have written. Raises UsageError."""
+    """The results of several output files. Raises UsageError."""
     try:
         return [Verdict(**each) for file in files for each in json.loads(Path(file).read_text())]
     except (OSError, ValueError, TypeError) as error:
@@ -274,7 +281,7 @@ def merged(files: Sequence[str]) -> list[Verdict]:
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """A Markdown table by kind, and a paragraph for each that is not right."""
+    """A Markdown table by kind, and a paragraph per wrong verdict."""
     judged = [each for each in verdicts if each.status]
     lines = ["| kind | | found | of | verdicts |", "|---|---|---|---|---|"]
     words = KINDS | {HONEST: "right kernels, `correct`"}
@@ -303,4 +310,4 @@ if __name__ == "__main__":
     except (UsageError, BadEdit) as error:
         sys.exit(f"mutants.py: {error}")
     sys.stdout.flush()
-    os._exit(status)  # what was late is still being measured in a thread
+    os._exit(status)  # a thread may still be measuring

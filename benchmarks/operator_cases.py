@@ -1,4 +1,4 @@
-"""Which operators and shapes `benchmarks/operators.py` measures, and the kernels for each."""
+"""The operators and shapes that `benchmarks/operators.py` measures, and the kernels for each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Operator:
     weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
 
     def cases(self, device: str) -> Iterator[Case]:
-        """All of them."""
+        """All its cases."""
         for dtype in self.dtypes:
             for sizes in self.shapes:
                 yield Case(operator=self, sizes=sizes, dtype=dtype, device=device)
@@ -75,7 +75,7 @@ class Case:
         return f"{self.operator.op} {sizes} {self.dtype}"
 
     def to_problem(self) -> Problem:
-        """What all are measured on: a library may be called, since peers do."""
+        """The problem for all kernels; it allows libraries, because peers call them."""
         sizes = [f"problem.sizes.{name}={size}" for name, size in self.sizes.items()]
         overrides = [f"problem={self.operator.problem}", f"problem.dtype={self.dtype}", *sizes]
         config = compose_config(EvaluateConfig, [*overrides, "kernel=none"])
@@ -84,7 +84,7 @@ class Case:
 
     @property
     def shapes(self) -> Sequence[Sequence[int]]:
-        """Of the first inputs, and of the weights that tell more."""
+        """The shapes of the first inputs, and of the weights that identify a call."""
         return [*self.operator.inputs(self.sizes), *self.operator.weights(self.sizes)]
 
     def ours(self, entries: Sequence[Entry], architecture: str) -> list[Entry]:
@@ -93,7 +93,7 @@ class Case:
         return fitting_entries(entries, self.operator.op, inputs, self.dtype, architecture)
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
-        """Somebody else's kernel for it, None where they have none."""
+        """A peer's kernel for the case; None where it has none."""
         file = PARTS / f"{name}_{self.operator.op}.py"
         if name == "compile":
             return Kernel(source=problem.source + COMPILED, language="cpp")
@@ -101,7 +101,7 @@ class Case:
 
 
 def rows_of(elements: int, widths: Sequence[int], rows: str, columns: str) -> tuple[dict[str, int], ...]:
-    """As many rows of each width as make that many elements."""
+    """For each width, as many rows as give that number of elements."""
     return tuple({rows: max(8, elements // width // 8 * 8), columns: width} for width in widths)
 
 
@@ -190,10 +190,10 @@ OPERATORS = (
 
 
 def all_cases(device: str) -> list[Case]:
-    """Of all operators."""
+    """The cases of all operators."""
     return [case for each in OPERATORS for case in each.cases(device)]
 
 
 def case_named(name: str, device: str) -> Case:
-    """The case of that name. Raises StopIteration where there is none."""
+    """The case with this name. Raises StopIteration if there is none."""
     return next(case for case in all_cases(device) if case.name == name)

@@ -1,10 +1,10 @@
-"""The kernels for one case of `benchmarks/operators.py`, in one process: they are trusted, which saves most
-of the evaluator's time.
+"""Times the kernels for one case of `benchmarks/operators.py` in one process. The kernels are trusted, which
+saves most of the evaluator's time.
 
-Processes of many cases make their kernels ready at once (imports, builds, compilers, a comparison with
-float64). Then they are timed one after the other, each with the GPU to itself: all kernels and eager PyTorch
-in turns, a block of calls each. A block's calls are queued behind a pause of the GPU, so that its time has no
-part of the host's, and rotate through so many inputs that none is in the cache.
+The processes of many cases prepare their kernels concurrently (imports, builds, compilers, a comparison with
+float64). Then the cases are timed one after the other, each alone on the GPU: all kernels and eager PyTorch
+in turn, a block of calls each. The GPU is paused while a block's calls are queued, so the host's time does
+not count; the calls rotate through enough inputs that none is still in the cache.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CYCLES_A_MS = 2e6
 """Of a GPU's clock, at least."""
 LONGEST_PAUSE_MS = 30.0
 MEASURING_S = 60.0
-"""As long as a case may take with the GPU to itself."""
+"""Time limit for a case alone on the GPU."""
 EAGER = "eager"
 Run = Callable[..., Any]
 Block = Callable[[int, float], tuple[float, float]]
@@ -78,7 +78,7 @@ class CaseProcess:
         return found
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         self._process.kill()
         self._process.join()
         self._connection.close()
@@ -101,7 +101,7 @@ def _serve(
     with torch.no_grad():
         kernels = ReadyKernels(problem, {**ours, **others}, capability, turn)
         connection.send(None)
-        while True:  # until it is closed
+        while True:  # until the connection is closed
             connection.recv()
             found = kernels.evaluations()
             connection.send(({id: found[id] for id in ours}, {name: found[name] for name in others}))
@@ -116,7 +116,7 @@ class ReadyKernels:
         self._problem, self._on_gpu = problem, problem.device == "cuda"
         self._environment = {"device": device_name(problem.device), "architecture": capability}
         draw = Draw.fresh()
-        with turn:  # attention in float64 takes 20 GB for a moment
+        with turn:  # attention in float64 needs 20 GB for a short time
             self._reference = ReferenceModel(problem)
             self._work = self._reference.count_work()
             answer, inputs = self._reference.answer(draw), self._reference.draw(draw.seed)
@@ -128,7 +128,7 @@ class ReadyKernels:
             try:
                 run = self._loaded(kernel)
                 wrong = self._reference.judge_draw(tensors_of(run(*inputs)), answer, own=True).problem
-            except Exception as error:  # it is somebody else's code, and may raise anything
+            except Exception as error:  # other people's code may raise anything
                 self._fail(name, Status.CRASHED, f"{type(error).__name__}: {error}")
                 continue
             if wrong:
@@ -137,7 +137,7 @@ class ReadyKernels:
                 self._runs[name] = run
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of each kernel; nothing else may use the device meanwhile."""
+        """Measures each kernel; nothing else may use the device meanwhile."""
         roofline = SpeedLimits(self._problem, self._work, cache_folder()).roofline()
         samples = self._samples(self._inputs())
         eager = samples.pop(EAGER)
@@ -164,7 +164,7 @@ class ReadyKernels:
         return model
 
     def _inputs(self) -> list[list[Any]]:
-        """So many sets that two caches full lie between a set and its next use."""
+        """Enough sets of inputs that two caches' worth of data lies between two uses of a set."""
         import torch
 
         sets, least = [self._reference.draw(0)], 2
@@ -174,8 +174,8 @@ class ReadyKernels:
         return sets + [self._reference.draw(seed) for seed in range(1, min(least, MOST_CALLS))]
 
     def _samples(self, inputs: list[list[Any]]) -> dict[str, list[float]]:
-        """ms a call of each kernel in each round: in a random order, then in the same backwards, so that
-        drift meets all alike."""
+        """Milliseconds per call of each kernel in each round: in random order, then in reverse, so that drift
+        affects all equally."""
         blocks = {name: partial(self._block_ms, run, inputs) for name, run in self._runs.items()}
         plans = {name: self._plan(block) for name, block in blocks.items()}
         samples: dict[str, list[float]] = {name: [] for name in blocks}
@@ -195,14 +195,14 @@ class ReadyKernels:
             return min(max(1, round(BLOCK_MS / call_ms)), MOST_CALLS)
 
         rough = calls(min(block(1, 0.0)[0] for _ in range(3)))
-        for _ in range(2):  # the first warms up
+        for _ in range(2):  # the first call warms up
             call_ms, host_ms = block(rough, 0.0)
         return calls(call_ms), min(1.5 * host_ms, LONGEST_PAUSE_MS)
 
     def _block_ms(
         self, run: Run, inputs: list[list[Any]], calls: int, pause_ms: float
     ) -> tuple[float, float]:
-        """A call's time, and how long the host took for all, in ms."""
+        """The time of a call, and how long the host needed for the block, in ms."""
         import torch
 
         def queued_ms() -> float:

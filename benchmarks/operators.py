@@ -1,24 +1,24 @@
-"""The library's operators over 30 shapes each, beside eager PyTorch, torch.compile, Liger and QuACK.
+"""Compares the library's operators over 30 shapes each with eager PyTorch, torch.compile, Liger and QuACK.
 
     python benchmarks/operators.py [device=auto] [only=softmax,matmul] [peers=compile,liger,quack]
         [limit_s=540] [out=operators.jsonl] [keep=outputs/library]
 
-An operator has ten shapes in three types (attention fifteen in two, which is what its kernels are for). For
-each, the library's kernels are measured in one process with the peers and with eager PyTorch, all in turn
-(`benchmarks/operator_timing.py`; all of them are trusted, and the evaluator takes ten times as long).
-`kernel_library.override` takes the fastest of ours that is surely faster than eager; where there is none, the
-original runs, and counts as eager. Liger and QuACK are used where they are installed (`pip install
-liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them. torch.compile is in its default mode,
-as a candidate like them.
+Each operator has ten shapes in three dtypes (attention: fifteen in two, which its kernels support). For each,
+one process measures the library's kernels, the peers and eager PyTorch in turn
+(`benchmarks/operator_timing.py`; all of them are trusted, because the evaluator would take ten times as
+long). Like `kernel_library.override`, the benchmark takes the fastest of our kernels that is significantly
+faster than eager; where there is none, the original runs and counts as eager. Liger and QuACK are used if
+they are installed (`pip install liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them.
+torch.compile competes in its default mode.
 
-A shape whose times are not steady (`evaluators.records.timing.is_steady`) is measured once more, and then
-left for a second call.
+A shape with unsteady times (`evaluators.records.timing.is_steady`) is measured once more, and then left for a
+second call.
 
-`out` keeps what was measured, a line a shape, and a second call goes on there. `keep` is the root of a
-library whose tables of shapes get it, too, by which kernels are chosen (`kernel_library/seeds`: those that
-ship). Prints a line a shape, and for each operator the share of shapes where the library is ahead of the
-fastest of the others or even with it (within EVEN of its time, or the interval holds 1.00). Exit status 1
-when a kernel of ours was not correct.
+`out` keeps the measurements, a line per shape, and a second call continues there. `keep` is the root of a
+library whose shape tables get them as well; `best` chooses kernels by these tables (`kernel_library/seeds`:
+the ones that ship). Prints a line per shape, and for each operator the share of shapes where the library is
+ahead of the fastest peer or even with it (within EVEN of its time, or the interval contains 1.00). The exit
+status is 1 when a kernel of ours was not correct.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from kernel_library.overrides.shapes import shape_text
 
 PEERS = ("compile", "liger", "quack")
 EVEN = 0.02
-"""Of the time of the fastest of the others."""
+"""Tolerance for "even", as a share of the fastest peer's time."""
 MOST_AT_ONCE = 12
-"""Processes that are made ready on a GPU at once; some take 8 GB of its memory until they are measured."""
+"""Processes prepared concurrently on a GPU; some use 8 GB of its memory until they are measured."""
 READY_S = 240.0
-"""As long as that may take, the builds of our kernels included."""
+"""Time limit for the preparation, including builds of our kernels."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,22 @@ class Row:
 
     @property
     def found(self) -> dict[str, Evaluation]:
-        """All of them."""
+        """All evaluations."""
         return {**self.ours, **self.peers}
 
     @property
     def eager_ms(self) -> float | None:
-        """Of the session, None where nothing was timed."""
+        """Timing of the session; None where nothing was timed."""
         return next((each.timing.eager_ms for each in self.found.values() if each.timing), None)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the times can be relied on."""
+        """Whether the times are reliable."""
         return all(is_steady(each.timing) for each in self.found.values() if each.timing)
 
     @property
     def entry(self) -> str:
-        """That of the library's kernels that is taken, "" for the original."""
+        """The library kernel that is used; "" for the original."""
         times = {
             id: each.timing.kernel_ms
             for id, each in self.ours.items()
@@ -95,17 +95,17 @@ class Row:
 
     @property
     def timing(self) -> Timing | None:
-        """Of the kernel that is taken, None where the original runs."""
+        """Timing of the kernel that is used; None where the original runs."""
         return self.ours[self.entry].timing if self.entry else None
 
     @property
     def ours_ms(self) -> float | None:
-        """Of the kernel that is taken, or eager's in its place."""
+        """Time of the kernel that is used, or eager's."""
         return self.timing.kernel_ms if self.timing else self.eager_ms
 
     @property
     def others_ms(self) -> dict[str, float]:
-        """Of each peer with a time, and eager's."""
+        """Times of all timed peers, and eager's."""
         times = {name: each.timing.kernel_ms for name, each in self.peers.items() if each.timing}
         return times | ({EAGER: self.eager_ms} if self.eager_ms else {})
 
@@ -118,7 +118,7 @@ class Row:
             return None
         name = min(others, key=others.__getitem__)
         theirs = self.peers[name].timing if name != EAGER else None
-        if self.timing is None:  # the original runs
+        if self.timing is None:  # the original is used
             if theirs is None:
                 return name, 1.0, 1.0, 1.0
             return name, *paired_speedup(theirs.eager_samples_ms, theirs.kernel_samples_ms)
@@ -127,7 +127,7 @@ class Row:
 
     @property
     def is_even(self) -> bool:
-        """Whether we are ahead of the fastest of the others, or even with it."""
+        """Whether we are ahead of the fastest peer or even with it."""
         ahead = self.ahead
         return ahead is not None and (ahead[3] >= 1.0 or ahead[1] >= 1.0 - EVEN)
 
@@ -157,16 +157,16 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures; returns the exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := given.keys() - {"device", "only", "peers", "limit_s", "out", "keep"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are device, only, peers, limit_s, out, keep")
+        raise UsageError(f"unknown key {min(unknown)}; known are device, only, peers, limit_s, out, keep")
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     names = [name for name in given.get("peers", ",".join(PEERS)).split(",") if name]
     words = given.get("only", "").split(",")
     cases = [case for case in all_cases(device) if any(word in case.name for word in words)]
     if not cases:
-        raise UsageError(f"only={given.get('only', '')} is in the name of no case")
+        raise UsageError(f"only={given.get('only', '')}: no case's name contains it")
     kept = JsonlStore(Path(given.get("out", "outputs/operators.jsonl")))
     rows = measure(cases, names, kept, float(given.get("limit_s", "540")))
     print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(cases: Sequence[Case], peers: Sequence[str], kept: JsonlStore, limit_s: float) -> list[Row]:
-    """A row for each case that was done in time, each printed as it comes."""
+    """A row per case finished in time; each is printed immediately."""
     end = time.monotonic() + limit_s
     rows = [row_of(case, known) for case in cases if (known := kept.get(case.name))]
     for row in rows:
@@ -203,7 +203,7 @@ def measure(cases: Sequence[Case], peers: Sequence[str], kept: JsonlStore, limit
         try:
             for each in taken:
                 each.result()
-        finally:  # after an interrupt, or an error, no further batch begins
+        finally:  # after an interrupt or error, start no further batch
             with alone:
                 waiting.clear()
     return rows
@@ -233,7 +233,9 @@ def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) 
                 if row.is_steady:
                     yield row
                 else:
-                    print(f"{process.case.name}: not steady: what else runs here?", flush=True)
+                    print(
+                        f"{process.case.name}: times not steady; is something else running here?", flush=True
+                    )
             except (EOFError, TimeoutError) as error:
                 print(f"{process.case.name}: {error or 'its process died'}", flush=True)
             process.close()
@@ -248,7 +250,7 @@ def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:
 
 
 def row_of(case: Case, known: dict[str, Any]) -> Row:
-    """What was kept of a case."""
+    """The stored row of a case."""
     ours, peers = (
         {name: Evaluation.from_json(each) for name, each in known[whose].items()}
         for whose in ("ours", "peers")
@@ -257,7 +259,7 @@ def row_of(case: Case, known: dict[str, Any]) -> Row:
 
 
 def keep(library: FolderLibrary, rows: Sequence[Row]) -> None:
-    """Into the tables of the library's entries."""
+    """Adds the measurements to the shape tables of the library's entries."""
     tables: dict[str, list[AtShape]] = {}
     for row in rows:
         inputs = " ".join(map(shape_text, row.case.shapes))
@@ -269,7 +271,7 @@ def keep(library: FolderLibrary, rows: Sequence[Row]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """A line for each operator, and the shapes where we are behind."""
+    """A line per operator, and the shapes where we are behind."""
     columns = f"{'operator':<15}{'shapes':>7}{'ours':>6}{'ahead or even':>15}"
     yield f"{columns}{'over eager':>12}{'over the best':>15}"
     for op in dict.fromkeys(row.case.operator.op for row in rows):

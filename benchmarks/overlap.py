@@ -1,11 +1,12 @@
-"""How much of the GPU's work happens while models are still writing, against engines that wait for a batch.
+"""Measures how much of the GPU's work overlaps with models that are still writing, compared with engines that
+wait for a batch.
 
     python benchmarks/overlap.py [--rounds 4] [--ideas 8] [--branch 8] [--scale 0.02]
 
-The engine and the proposer are ours; the model is one that takes a log-normal time (median 40 s, a tenth over
-two minutes) and the evaluator sixteen build cores (12 s a kernel) and a GPU (2 s), all sped up by `scale`.
-`kernel by kernel` is how the engine works, `idea by idea` waits until all variants of an idea are written,
-`round by round` until all of a round's are.
+The engine and the proposer are the real ones. The model takes a log-normal time (median 40 s, a tenth over
+two minutes), and the evaluator simulates sixteen build cores (12 s per kernel) and a GPU (2 s), all sped up
+by `scale`. `kernel by kernel` is how the engine works; `idea by idea` waits until all variants of an idea are
+written, `round by round` until all of a round's are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Interval = tuple[float, float]
 
 
 class SlowModel:
-    """Always has something new to say, after a while."""
+    """A model that answers something new after a delay."""
 
     name = "slow/model"
     price = Price(input=0.0, output=0.0)
@@ -58,7 +59,7 @@ class SlowModel:
         """Nothing to prepare."""
 
     async def complete(self, question: Question) -> Answer:
-        """Ideas or a kernel that nobody has seen."""
+        """New ideas or a new kernel."""
         start = time.monotonic()
         number = self._rng.random()
         await asyncio.sleep(MEDIAN_S * self._rng.lognormvariate(0.0, SPREAD) * self._scale)
@@ -72,7 +73,7 @@ class SlowModel:
         return Answer(text=f'{{"ideas": [{ideas}]}}', usage=Usage())
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 class SlowEvaluator:
@@ -110,7 +111,7 @@ class SlowEvaluator:
 
 
 class Batches(LLMProposer):
-    """Hands kernels over when all of an idea's, or of a round's, are written."""
+    """Holds kernels back until all of an idea's, or of a round's, are written."""
 
     def __init__(self, *arguments: Any, whole_round: int = 0, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -135,7 +136,7 @@ class Batches(LLMProposer):
 
 
 def covered(intervals: Sequence[Interval], by: Sequence[Interval]) -> float:
-    """The share of the intervals' time that lies within some of the others."""
+    """The share of the intervals' time that overlaps with the others."""
     marks = [(s, 1, 0) for s, _ in by] + [(e, -1, 0) for _, e in by]
     marks += [(s, 0, 1) for s, _ in intervals] + [(e, 0, -1) for _, e in intervals]
     inside = outer = 0
@@ -149,7 +150,7 @@ def covered(intervals: Sequence[Interval], by: Sequence[Interval]) -> float:
 
 
 def run(proposer_of: Callable[[SlowModel], LLMProposer], options: argparse.Namespace) -> tuple[float, float]:
-    """Share of the GPU's work that was hidden, and the seconds that the search took, at full length."""
+    """The share of GPU work that was overlapped, and the search's unscaled seconds."""
     model = SlowModel(options.scale)
 
     async def search(folder: Path) -> tuple[float, SlowEvaluator]:
@@ -174,7 +175,7 @@ def run(proposer_of: Callable[[SlowModel], LLMProposer], options: argparse.Names
 
 
 def main() -> None:
-    """Prints a line for each way of working."""
+    """Prints a line per way of working."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -190,7 +191,7 @@ def main() -> None:
     }
     count = options.rounds * options.ideas * options.branch
     print(f"{count} kernels in {options.rounds} rounds, {options.ideas * options.branch} calls at a time")
-    print(f"{'':18} {'GPU work hidden':>16} {'search':>10}")
+    print(f"{'':18} {'GPU overlapped':>16} {'search':>10}")
     for name, proposer_of in ways.items():
         hidden, seconds = run(proposer_of, options)
         print(f"{name:18} {hidden:16.0%} {seconds:8.0f} s")

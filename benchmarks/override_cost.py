@@ -1,12 +1,12 @@
-"""What an override costs a call, in eager, under `torch.compile` and in a CUDA graph:
+"""Measures the overhead of an override per call, in eager, under `torch.compile` and in a CUDA graph:
 
     python benchmarks/override_cost.py
     python benchmarks/override_cost.py device=cuda calls=1000
 
-Small operators, so that the calls are all there is to see. Columns, in µs a call: `original`, without an
-override; `declined`, with a kernel whose `supports` says no; `kernel`, with one that does nothing, not even
-compute: all of its time is that of the way to it. The least of several blocks of calls; on a GPU the time
-until the last call of a block has been issued, and for graphs until it has run.
+The operators are small, so that call overhead dominates. Columns, in µs per call: `original`, without an
+override; `declined`, with a kernel whose `supports` returns false; `kernel`, with a kernel that does nothing,
+so that all of its time is overhead. Each is the least of several blocks of calls; on a GPU the time until the
+last call of a block was issued, and for graphs until it finished.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cases(device: str) -> dict[str, tuple[str, Callable[..., torch.Tensor], list
 
 
 def per_call_us(call: Call, calls: int, device: str, *, wait: bool = False) -> float:
-    """The least mean time of a call over the blocks; `wait`: until the device is done."""
+    """The least mean time per call over the blocks; `wait`: for the device to finish."""
     best = float("inf")
     for _ in range(BLOCKS):
         if device == "cuda":
@@ -57,12 +57,12 @@ def per_call_us(call: Call, calls: int, device: str, *, wait: bool = False) -> f
 
 
 def eager(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor], calls: int) -> float:
-    """µs a call."""
+    """Microseconds per call."""
     return per_call_us(lambda: function(*arguments), calls, arguments[0].device.type)
 
 
 def compiled(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor], calls: int) -> float:
-    """µs a call of the compiled function, its guards included."""
+    """Microseconds per call of the compiled function, including its guards."""
     torch._dynamo.reset()
     call = torch.compile(function)
     call(*arguments)
@@ -70,7 +70,7 @@ def compiled(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor
 
 
 def graph(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor], calls: int) -> float:
-    """µs a call in a CUDA graph of many."""
+    """Microseconds per call in a CUDA graph of many calls."""
     function(*arguments)
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
@@ -86,7 +86,7 @@ def main() -> None:
     device, calls = given.get("device", "cpu"), int(given.get("calls", "100"))
     torch.set_num_threads(1)
     ways = {"eager": eager, "compiled": compiled, **({"graph": graph} if device == "cuda" else {})}
-    print(f"torch {torch.__version__}, {device}; µs a call")
+    print(f"torch {torch.__version__}, {device}; µs per call")
     print(f"{'':<10}{'':<28}{'original':>10}{'declined':>10}{'kernel':>10}{'declined costs':>16}")
     with tempfile.TemporaryDirectory() as folder:
         declining = Path(folder) / "declining.py"

@@ -1,18 +1,19 @@
-"""Our kernels and other people's, in one session: AutoKernel's starters and the published CUDA kernels.
+"""Compares our kernels with other people's in one session: AutoKernel's starters and the published CUDA
+kernels.
 
     python benchmarks/peers.py autokernel=CLONE published=CLONE [only=matmul] [limit_s=540] [out=peers.json]
 
-The clones are of github.com/RightNow-AI/autokernel and github.com/ScalingIntelligence/good-kernels; with one
-of them only its kernels are compared. Their files stay as they are: `benchmarks/peers` has what goes before
-and after each, so that it becomes a kernel for the problem. Ours is the fastest of the library's seeds that
-`benchmarks/seeds.py` has for the case, all measured on this GPU; one made for another GPU fails and does not
-count. Ours is held to the problem's own rule about libraries, a peer to none.
+The clones are of github.com/RightNow-AI/autokernel and github.com/ScalingIntelligence/good-kernels; with only
+one of them, only its kernels are compared. Their files stay unchanged: `benchmarks/peers` has the code before
+and after each that turns it into a kernel for the problem. Ours is the fastest of the library's seeds that
+`benchmarks/seeds.py` has for the case, all measured on this GPU; a seed made for another GPU fails and does
+not count. Our kernels must obey the problem's rule about libraries; the others may use any.
 
-Prints a line a kernel of theirs, times in ms; below 1 in the column `ratio`, ours is the faster. `only` takes
-the lines that contain one of its words. What is not done after `limit_s` is ended. `out` gets all of it as
-JSON, as it comes. A peer that gets no time from the evaluator ("wrong") is timed outside it: the median of
-single calls by events, the L2 overwritten before each, in a process of its own, and ours beside it in the
-same way. Exit status 1 when a line is missing or a kernel of ours is not correct.
+Prints a line per peer kernel with times in ms; a `ratio` below 1 means that ours is faster. `only` selects
+lines that contain one of its words. `limit_s` stops what is not done by then. `out` gets everything as JSON,
+as it is measured. A peer that gets no time from the evaluator ("wrong") is timed outside it in a separate
+process, and ours in the same way for comparison: the median of single calls by events, with the L2 cache
+overwritten before each. The exit status is 1 when a line is missing or a kernel of ours is not correct.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from evaluators.system import process_tree
 
 PARTS = Path(__file__).parent / "peers"
 SETTINGS = ("problem=level1/softmax", "kernel=none", "evaluator.timeout_s=90", "evaluator.open_timeout_s=120")
-"""Where a build on meta tensors compiles nothing, the first call does, with the device held."""
+"""Where a build on meta tensors compiles nothing, the first call compiles while using the device."""
 OUTSIDE_TIMEOUT_S = 90.0
 SEED = 7
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A kernel of theirs and the case that it is for. `after`: our file that follows theirs; `reference`: our
-    file that judges it in the place of the problem's."""
+    """A peer kernel and its case. `after`: our file that follows theirs; `reference`: our file that replaces
+    the problem's reference."""
 
     clone: str
     kernel: str
@@ -68,27 +69,27 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """The case and the kernel: what `only` looks into."""
+        """The case and the kernel, which `only` searches."""
         case = " ".join([self.problem, *self.options]).replace("problem.", "").replace("sizes.", "")
         return f"{case}, {self.clone} {self.kernel}"
 
     def cases(self, device: str) -> list[Case]:
-        """Ours: the same problem, one case a seed."""
+        """Our kernels: the same problem, one case per seed."""
         case = (self.problem, self.options, device)
         return [each for each in CASES if (each.problem, each.options, each.device) == case]
 
     def to_problem(self, device: str) -> Problem:
-        """What theirs is measured on."""
+        """The problem for the peer's kernel."""
         problem = replace(self.cases(device)[0].to_problem(), libraries="any")
         if not self.reference:
             return problem
         return replace(problem, name=self.reference, source=(PARTS / f"{self.reference}.py").read_text())
 
     def to_kernel(self, clone: Path) -> Kernel:
-        """Theirs between our lines. Raises UsageError when the clone lacks it."""
+        """The peer's source between our lines. Raises UsageError if the clone lacks it."""
         theirs = clone / FILES[self.clone].format(self.kernel)
         if not theirs.is_file():
-            raise UsageError(f"{self.clone}: there is no {theirs}")
+            raise UsageError(f"{self.clone}: {theirs} is missing in the clone")
         after = [PARTS / f"{self.after}.py"] if self.after else []
         source = "\n".join(file.read_text() for file in [PARTS / f"before_{self.clone}.py", theirs, *after])
         return Kernel(source=source, language=language_of(source))
@@ -124,10 +125,10 @@ PEERS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compares; returns the exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := given.keys() - {A, P, "only", "limit_s", "out", "device"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are {A}, {P}, only, limit_s, out, device")
+        raise UsageError(f"unknown key {min(unknown)}; known are {A}, {P}, only, limit_s, out, device")
     words = given.get("only", "").split(",")
     chosen = [peer for peer in PEERS if peer.clone in given and any(word in peer.name for word in words)]
     if not chosen:
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Comparison:
-    """One session on one machine, and what came of it."""
+    """One session on one machine, with its rows."""
 
     def __init__(self, device: str, out: str) -> None:
         self._device, self._out = device, out
@@ -157,7 +158,7 @@ class Comparison:
         self.rows: dict[str, dict[str, Any]] = {}
 
     async def run(self, work: dict[Peer, Kernel], limit_s: float) -> None:
-        """Builds beside measurements; what is timed outside the evaluator comes last, alone on the device.
+        """Builds during measurements; kernels timed outside the evaluator come last, alone on the device.
         Raises UsageError where nothing can be measured."""
         try:
             async with asyncio.timeout(limit_s):
@@ -198,7 +199,7 @@ class Comparison:
         self._keep(peer.name)
 
     def _evaluate(self, problem: Problem, kernel: Kernel) -> asyncio.Task[Evaluation]:
-        """Once for several rows."""
+        """Measures a seed once for several rows."""
         key = f"{problem.id} {kernel.id}"
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._pool.evaluate(problem, kernel))
@@ -217,7 +218,7 @@ class Comparison:
         """`ms` and `error`, the distance from the reference's output relative to its norm; or `failed`."""
         architecture = self._facts.get("architecture", "")
         try:
-            built = await self._host.build(problem, kernel, architecture)  # the cache has it
+            built = await self._host.build(problem, kernel, architecture)  # served by the cache
             with (
                 tempfile.TemporaryDirectory() as root,
                 scratch_folder(problem, kernel, Path(root), built.archive) as scratch,
@@ -228,7 +229,7 @@ class Comparison:
             return {"failed": f"{type(error).__name__} {error}"}
 
     def _keep(self, name: str) -> None:
-        """Prints the row where it is done, writes all."""
+        """Prints the row if it is complete, and writes all rows."""
         if self.rows[name]["done"]:
             print(line_of(name, self.rows[name]), flush=True)
         if self._out:
@@ -237,7 +238,7 @@ class Comparison:
 
 
 def kernel_ms(found: Evaluation) -> float | None:
-    """The kernel's time, None where it has none."""
+    """The kernel's time; None if it has none."""
     return found.timing.kernel_ms if found.timing else None
 
 
@@ -255,7 +256,7 @@ def line_of(name: str, row: dict[str, Any]) -> str:
 
 
 async def call_outside(problem: Problem, scratch: Path, places: dict[str, str]) -> dict[str, Any]:
-    """Has `outside` done by another process, which ends with this call."""
+    """Runs `outside` in another process, which ends with this call."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).resolve()), "outside", str(scratch)),

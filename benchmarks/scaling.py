@@ -1,12 +1,12 @@
-"""How verdicts a minute grow with the GPUs of one machine: the same kernels on one, two and four of them.
+"""Measures how verdicts per minute scale with the GPUs of one machine: the same kernels on one, two and four.
 
     python benchmarks/scaling.py [gpus=1,2,4] [count=400] [cores=16] [seconds=90]
 
-The kernels are one Triton matmul with comments of their own, so that each is built. Every number of GPUs runs
-in a process of its own that sees only those GPUs and `cores` cores for each, until all are judged or so many
-`seconds` have passed since the first GPU was ready. The steady rate leaves out the first quarter of the
-verdicts, in which processes start and each GPU opens the reference. Exit status 0 when the steady rate on two
-GPUs is at least 1.9 times, on four at least 3.6 times that on one.
+The kernels are one Triton matmul with different comments, so that each is built. Each number of GPUs runs in
+a new process that sees only those GPUs and `cores` cores per GPU, until all kernels are judged or `seconds`
+have passed since the first GPU was ready. The steady rate leaves out the first quarter of the verdicts, in
+which processes start and each GPU opens the reference. The exit status is 0 when the steady rate is at least
+1.9 times that of one GPU on two, and 3.6 times on four.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from evaluators.scheduler.pool import Pool
 PROBLEM = "level1/matmul"
 KERNEL = Path(__file__).parent / "kernels" / "level1_1" / "triton_blocks.py"
 START_S = 120.0
-"""How long processes may take to come up."""
+"""Time limit for the start of the processes."""
 LEAST = 8
-"""Verdicts of which a rate can be told."""
+"""Least number of verdicts for a rate."""
 EVERY = 10
-"""Verdicts between two words of progress."""
+"""Verdicts between two lines of progress."""
 MIN_SPEEDUP = {2: 1.9, 4: 3.6}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line sets. `part`: run on this many GPUs, in this process, and print JSON."""
+    """Command-line options. `part`: run on this number of GPUs in this process and print JSON."""
 
     gpus: str = "1,2,4"
     count: int = 400
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one number of GPUs did, times in seconds since the start of its process's work."""
+    """The result for one number of GPUs; times in seconds since its process started working."""
 
     gpus: int
     ready_s: float
@@ -71,23 +71,23 @@ class Run:
 
     @property
     def steady_rate(self) -> float:
-        """Verdicts a minute after the first quarter of them."""
+        """Verdicts per minute after the first quarter of them."""
         first = len(self.done_at_s) // 4
         return (len(self.done_at_s) - 1 - first) / (self.done_at_s[-1] - self.done_at_s[first]) * 60
 
     @property
     def cold_rate(self) -> float:
-        """Verdicts a minute, everything counted."""
+        """Verdicts per minute, everything counted."""
         return len(self.done_at_s) / self.done_at_s[-1] * 60
 
     @property
     def busy(self) -> float:
-        """The part of the GPUs' time, after start-up, for which a candidate held them."""
+        """The share of the GPUs' time after start-up that candidates used."""
         return sum(self.held_s) / (self.gpus * (self.done_at_s[-1] - self.ready_s))
 
 
 def make_kernels(source: str, language: str, count: int) -> list[Kernel]:
-    """`count` different kernels that ask for the same work, and that no cache of builds has."""
+    """`count` different kernels with the same work, none of which is in a build cache."""
     run = secrets.token_hex(4)
     return [Kernel(source=f"{source}\n# {run} {number}\n", language=language) for number in range(count)]
 
@@ -132,7 +132,7 @@ async def run_here(options: Options) -> Run:
 
 
 def run_apart(gpus: int, options: Options) -> Run:
-    """The load on so many GPUs, in a process of its own. Raises RuntimeError when that fails."""
+    """The load on this number of GPUs, in a new process. Raises RuntimeError if it fails."""
     given = [f"{name}={value}" for name, value in asdict(options).items() if name not in ("gpus", "part")]
     visible = ",".join(str(number) for number in range(gpus))
     environment = os.environ | ({"CUDA_VISIBLE_DEVICES": visible} if options.device == "cuda" else {})
@@ -165,7 +165,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def main() -> int:
-    """Runs the numbers of GPUs one after the other; 0 when every goal is met."""
+    """Runs each number of GPUs in turn; returns 0 if every goal is met."""
     try:
         options = parse(sys.argv[1:])
         numbers = [int(number) for number in options.gpus.split(",")]
@@ -175,8 +175,8 @@ def main() -> int:
     if options.part:
         print(json.dumps(asdict(asyncio.run(run_here(options)))))
         return 0
-    what = f"{options.seconds:g} s or {options.count} kernels, {options.cores} cores a GPU"
-    print(f"{what}; rates in verdicts a minute", flush=True)
+    what = f"{options.seconds:g} s or {options.count} kernels, {options.cores} cores per GPU"
+    print(f"{what}; rates in verdicts per minute", flush=True)
     head = ("ready s", "wall s", "cold", "steady", "held s", "build s", "busy")
     print(f"{'GPUs':>4}" + "".join(f"{word:>9}" for word in head) + "  verdicts")
     met = True

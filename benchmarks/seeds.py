@@ -1,13 +1,13 @@
-"""Every shipped kernel of the library on its problems, checked and timed by the evaluator.
+"""Checks and times every shipped kernel of the library on its problems, with the evaluator.
 
     python benchmarks/seeds.py [device=auto] [only=softmax,matmul] [thorough=true] [out=seeds.json]
     python benchmarks/seeds.py cards=seeds.json
 
-Prints a table: times in ms, speedups with the 95 % interval of the one against eager, the share of the
-roofline, the share of a large copy's bandwidth, and what is to be reached where it was not. `only` takes the
-seeds whose line contains one of its words; `thorough=false` times for a second, and `torch.compile` not at
-all. `out` gets the evaluations as JSON; `cards` puts those of such a file into the seeds' cards, in place of
-what was measured for the same problem on the same architecture. Exit status 1 when a seed is not correct.
+Prints a table: times in ms, the speedup over eager with its 95 % interval, the share of the roofline, the
+share of a large copy's bandwidth, and a missed goal. `only` selects the seeds whose line contains one of its
+words; `thorough=false` times for a second, and does not time `torch.compile`. `out` gets the evaluations as
+JSON; `cards` writes those of such a file into the seeds' cards, replacing earlier measurements of the same
+problem on the same architecture. The exit status is 1 when a seed is not correct.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A seed and a problem for it; the speedups to reach, None where there is nothing to."""
+    """A seed, a problem for it, and the speedup goals, None for no goal."""
 
     seed: str
     problem: str
@@ -53,19 +53,19 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Seed, problem and what is changed in it: the end of its line."""
+        """Seed, problem and changed sizes, as at the end of its line."""
         return (
             " ".join([self.seed, self.problem, *self.options]).replace("problem.", "").replace("sizes.", "")
         )
 
     def to_problem(self) -> Problem:
-        """What the seed is measured on."""
+        """The problem that the seed is measured on."""
         overrides = [f"problem={self.problem}", "kernel=none", *self.options]
         problem: Problem = build(compose_config(EvaluateConfig, overrides).problem, device=self.device)
         return problem
 
     def to_kernel(self) -> Kernel:
-        """The seed as it is now."""
+        """The seed's current kernel."""
         source = (SEEDS / self.seed / "kernel.py").read_text()
         return Kernel(source=source, language=language_of(source))
 
@@ -134,7 +134,7 @@ CASES = (
     ),
 )
 HEADER = (
-    f"{'eager':>8} {'compile':>8} {'seed':>8}  {'against eager':<22} "
+    f"{'eager':>8} {'compile':>8} {'seed':>8}  {'over eager':<22} "
     f"{'compile':>7} {'roofline':>8} {'copy':>5}  seed and problem"
 )
 
@@ -143,14 +143,14 @@ def main(arguments: list[str]) -> int:
     """Runs the seeds of one device; returns the exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := given.keys() - {"device", "only", "out", "thorough", "cards"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are device, only, out, thorough, cards")
+        raise UsageError(f"unknown key {min(unknown)}; known are device, only, out, thorough, cards")
     if "cards" in given:
         return write_cards(json.loads(Path(given["cards"]).read_text()))
     device, _ = choose_device(given.get("device", "auto"), clustered=False)
     words = given.get("only", "").split(",")
     cases = [case for case in CASES if case.device == device and any(word in case.name for word in words)]
     if not cases:
-        raise UsageError(f"only={given.get('only', '')} is in no line of a seed for device={device}")
+        raise UsageError(f"only={given.get('only', '')} is in no seed's line for device={device}")
     results: list[dict[str, Any]] = []
 
     def keep(case: Case, found: Evaluation) -> None:
@@ -166,7 +166,7 @@ def main(arguments: list[str]) -> int:
 async def measure(
     cases: Sequence[Case], device: str, keep: Callable[[Case, Evaluation], None], *, thorough: bool
 ) -> list[Evaluation]:
-    """The verdicts on the seeds, each printed and kept as it comes: builds run beside measurements."""
+    """The verdicts on the seeds, each printed and stored immediately; builds run during measurements."""
     copy = copy_bytes_per_s(device)
     print(f"copy: {copy / 1e9:.0f} GB/s\n{HEADER}", flush=True)
     settings = build(compose_config(EvaluateConfig, ["problem=level1/softmax", "kernel=none"]).evaluator)
@@ -208,7 +208,7 @@ def row(found: Evaluation, copy: float) -> str:
 
 
 def shortfall(case: Case, found: Evaluation) -> str:
-    """What is to be reached and was not; "" where everything was."""
+    """The goals that were missed; "" for none."""
     if found.timing is None:
         return ""
     goals = (
@@ -216,17 +216,17 @@ def shortfall(case: Case, found: Evaluation) -> str:
         ("compile", case.against_compile, found.timing.speedup_vs_compile),
     )
     short = [
-        f"{goal:.2f} against {name}" for name, goal, reached in goals if goal and reached and reached < goal
+        f"{goal:.2f} over {name}" for name, goal, reached in goals if goal and reached and reached < goal
     ]
-    return f"  (to reach: {', '.join(short)})" if short else ""
+    return f"  (missed goal: {', '.join(short)})" if short else ""
 
 
 def write_cards(results: Sequence[dict[str, Any]]) -> int:
-    """Puts the evaluations of `out` into the cards. Raises UsageError when a seed has changed since."""
+    """Writes the evaluations of `out` into the cards. Raises UsageError if a seed has changed since."""
     for result in results:
         case = CASES[result["case"]]
         if case.to_kernel().id != result["kernel"]:
-            raise UsageError(f"{case.seed} has changed since it was measured")
+            raise UsageError(f"{case.seed} has changed since it was measured; measure it again")
         card = SEEDS / case.seed / "card.yaml"
         problem = case.to_problem()
         measurement = Measurement(
@@ -242,7 +242,7 @@ def write_cards(results: Sequence[dict[str, Any]]) -> int:
 
 
 def copy_bytes_per_s(device: str) -> float:
-    """Bytes read and written by a large copy, in a second."""
+    """Bytes per second read and written by a large copy."""
     import torch
 
     source = torch.rand(COPY_BYTES[device] // 4, device=device)

@@ -1,21 +1,21 @@
-"""Verdicts a minute on one GPU: our evaluator and KernelBench's own script on the same 24 kernels.
+"""Compares verdicts per minute on one GPU: our evaluator and KernelBench's script on the same 24 kernels.
 
     python benchmarks/throughput.py kernelbench=PATH_OF_A_CLONE [only=both|ours|kernelbench] [count=24]
         [timeout_s=30] [their_timeout_s=120] [limit_s=480] [cores=16] [kernels=FOLDER]
 
-The kernels lie in `benchmarks/kernels`: ten CUDA, ten Triton, four that fail (one does not compile, one is
-wrong, one writes to memory that is not its own, one hangs). Their four problems, at KernelBench's own sizes,
+The kernels are in `benchmarks/kernels`: ten CUDA, ten Triton, and four that fail (one does not compile, one
+is wrong, one writes to memory it does not own, one hangs). Their four problems, at KernelBench's own sizes,
 have inputs of 0.03, 0.12, 0.25 and 6 GiB: about the quartiles of its levels 1 and 2. KernelBench runs the
-clone's own `scripts/eval_from_generations.py` in its fastest setting: extensions built beforehand on all
-cores, Triton kernels in a run of their own, because a run has one backend. A hanging kernel costs us
-`timeout_s` at most and KernelBench `their_timeout_s` (180 by default there, for builds, too). What fails
-comes last, where it does no harm to KernelBench's other kernels. A half that is not done after `limit_s` is
-stopped and counts with the verdicts that it has. Both start cold and count everything; "after start-up"
-leaves out what comes before the first build begins (imports, processes).
+clone's `scripts/eval_from_generations.py` in its fastest setting: extensions are built in advance on all
+cores, and Triton kernels have a separate run, because a run has one backend. A hanging kernel costs us at
+most `timeout_s` and KernelBench `their_timeout_s` (its default is 180, also for builds). The failing kernels
+come last, where they do not disturb KernelBench's other kernels. A half that is not done after `limit_s` is
+stopped and counts with its verdicts so far. Both start cold and count everything; "after start-up" leaves out
+the time before the first build begins (imports, processes).
 
-`modal`, `litellm` and `openai`, which the script imports and does not use here, are stood in for where they
-are not installed. Exit status 0 when the goals are met: ten times KernelBench's rate and 20 verdicts a
-minute, from a cold start, and a GPU held for 2 s at the median.
+The script imports `modal`, `litellm` and `openai` but does not use them here; stubs replace them if they are
+not installed. The exit status is 0 when the goals are met: ten times KernelBench's rate, 20 verdicts per
+minute from a cold start, and a median of 2 s of GPU time per kernel.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ MIN_RATIO, MIN_RATE, MAX_HELD_S = 10.0, 20.0, 2.0
 
 @dataclass(kw_only=True)
 class Ours(Half):
-    """Our half, with what each evaluation says of itself."""
+    """Our half, with the evaluations' own figures."""
 
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
 
 async def run_ours(samples: Sequence[Sample], options: Options, ours: Ours) -> None:
-    """Fills `ours` in as verdicts come."""
+    """Adds verdicts to `ours` as they arrive."""
     from evaluators.scheduler.ray_host import RayHost
 
     began = time.monotonic()
@@ -91,7 +91,7 @@ async def run_ours(samples: Sequence[Sample], options: Options, ours: Ours) -> N
 
 
 def problem_of(reference: Path, device: str) -> Problem:
-    """The problem under KernelBench's present rules."""
+    """The problem under KernelBench's current rules."""
     return load_problem(
         "file",
         path=str(reference),
@@ -111,7 +111,7 @@ def words_of(found: Evaluation) -> str:
 
 
 def print_ours(ours: Ours) -> None:
-    """Where the time went."""
+    """Prints where the time went."""
     print_half(ours)
     print(f"on {ours.environment.get('device')}, isolation {ours.environment.get('isolation')}")
     measured = {name: found for name, found in ours.evaluations.items() if found.device_s > 0}
@@ -128,14 +128,14 @@ def print_ours(ours: Ours) -> None:
             print(f"{name:<28}{median(values):9.2f}{max(values):9.2f}{sum(values):9.1f}{len(values):8d}")
     if measured:
         busy = sum(rows["GPU: given by the pool"]) / (ours.wall_s - ours.ready_s)
-        print(f"GPU given to a candidate for {busy:.0%} of the time after start-up")
+        print(f"GPU used by candidates for {busy:.0%} of the time after start-up")
 
 
 # Both.
 
 
 def print_half(half: Half) -> None:
-    """The verdicts of one side as they came."""
+    """Prints the verdicts of one side in order."""
     wall, ready = f"{half.wall_s:.1f} s", f"{half.ready_s:.1f} s"
     print(f"\n{half.title}: {len(half.done)} verdicts in {wall}, of which {ready} to start up")
     print(f"{'kernel':<38}{'at s':>7}{'device s':>10}  verdict")
@@ -145,7 +145,7 @@ def print_half(half: Half) -> None:
 
 def compare(samples: Sequence[Sample], ours: Half, theirs: Half) -> float:
     """Prints the rates and where the verdicts differ; returns the ratio of the rates for all from cold."""
-    print(f"\n{'verdicts a minute':<46}{'ours':>8}{'KernelBench':>13}{'ratio':>8}")
+    print(f"\n{'verdicts per minute':<46}{'ours':>8}{'KernelBench':>13}{'ratio':>8}")
     ratios = []
     for all_of_them in (True, False):
         for cold in (True, False):
@@ -166,14 +166,16 @@ def compare(samples: Sequence[Sample], ours: Half, theirs: Half) -> float:
 
 
 def print_goals(ours: Ours | None, ratio: float, rate: float) -> bool:
-    """Whether all that could be measured is met."""
+    """Prints the goals; returns whether all measured ones are met."""
     goals = {}
     if ratio:
         goals[f"{ratio:8.1f} x KernelBench's rate (goal: at least {MIN_RATIO:g})"] = ratio >= MIN_RATIO
     held = [found.device_s for found in ours.evaluations.values() if found.device_s > 0] if ours else []
     if held:
-        goals[f"{rate:8.1f} verdicts a minute (goal: at least {MIN_RATE:g})"] = rate >= MIN_RATE
-        goals[f"{median(held):8.2f} s GPU held (goal: at most {MAX_HELD_S:g})"] = median(held) <= MAX_HELD_S
+        goals[f"{rate:8.1f} verdicts per minute (goal: at least {MIN_RATE:g})"] = rate >= MIN_RATE
+        goals[f"{median(held):8.2f} s of GPU time (goal: at most {MAX_HELD_S:g})"] = (
+            median(held) <= MAX_HELD_S
+        )
     print()
     for line, met in goals.items():
         print(f"{'ok    ' if met else 'MISSED'} {line}")
@@ -181,7 +183,7 @@ def print_goals(ours: Ours | None, ratio: float, rate: float) -> bool:
 
 
 def attempt(half: Half, run: Callable[[], None]) -> None:
-    """What goes wrong in one half is told and leaves the other its chance."""
+    """Prints an error in one half, so that the other can still run."""
     try:
         run()
     except Exception:
@@ -200,12 +202,12 @@ def parse(arguments: Sequence[str]) -> Options:
             raise ValueError(f"{argument}: expected key=value with a key of {known}")
         given[key] = kinds.get(key, str)(value)
     if "kernelbench" not in given:
-        raise ValueError("kernelbench=PATH names a clone of KernelBench")
+        raise ValueError("kernelbench is not given; give a clone of KernelBench as kernelbench=PATH")
     return Options(**given)
 
 
 def main() -> int:
-    """Runs the halves; 0 when every goal is met."""
+    """Runs the halves; returns 0 if every goal is met."""
     try:
         options = parse(sys.argv[1:])
         samples = load_samples(Path(options.kernels), Path(options.kernelbench), options.count)

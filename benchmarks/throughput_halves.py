@@ -1,4 +1,4 @@
-"""What both halves of `benchmarks/throughput.py` use: options, samples, verdicts and their rates."""
+"""Shared by both halves of `benchmarks/throughput.py`: options, samples, verdicts and their rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KERNELS = Path(__file__).parent / "kernels"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line sets."""
+    """Command-line options."""
 
     kernelbench: str
     only: str = "both"
@@ -29,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One kernel and the file of KernelBench that it is for."""
+    """One kernel and its problem's file in KernelBench."""
 
     name: str
     reference: Path
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A verdict: when it came and how long the device was given to it, in seconds since the start."""
+    """A verdict: its time since the start and its time on the device, both in seconds."""
 
     correct: bool
     words: str
@@ -49,7 +49,7 @@ class Done:
 
 @dataclass(kw_only=True)
 class Half:
-    """What one side did. `ready_s`: what starting up took, of all its runs; `wall_s`: when it ended."""
+    """The result of one side. `ready_s`: start-up time of all its runs; `wall_s`: when it ended."""
 
     title: str
     done: dict[str, Done] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Half:
     wall_s: float = 0.0
 
     def rate(self, samples: Iterable[Sample], *, cold: bool, all_of_them: bool) -> float:
-        """Verdicts a minute. Without those that fail, their time on the device is not counted either."""
+        """Verdicts per minute. Without failing kernels, their time on the device is not counted either."""
         fails = {sample.name for sample in samples if sample.fails and not all_of_them}
         kept = [done for name, done in self.done.items() if name not in fails]
         if not kept:

@@ -56,7 +56,7 @@ def lay_out(work: Path, kernelbench: Path, samples: Sequence[Sample]) -> dict[st
 
 
 def run_kernelbench(samples: Sequence[Sample], options: Options, half: Half) -> None:
-    """Fills `half` in; its runs, one a language, follow each other."""
+    """Runs the script once per language and adds its verdicts to `half`."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for language, chosen in lay_out(work, Path(options.kernelbench), samples).items():
@@ -76,14 +76,14 @@ def run_kernelbench(samples: Sequence[Sample], options: Options, half: Half) -> 
 
 @dataclass
 class Moments:
-    """What the script's output tells, in seconds since its start."""
+    """Times from the script's output, in seconds since its start."""
 
     ready_s: float = 0.0
     evaluations: list[tuple[float, float]] = field(default_factory=list)
     _begun_s: float = 0.0
 
     def note(self, line: str, now_s: float) -> None:
-        """Takes in one line, seen just now."""
+        """Reads a line that was just printed."""
         if READY in line:
             self.ready_s = now_s
         elif BEGUN in line:
@@ -95,7 +95,7 @@ class Moments:
 def run_script(work: Path, language: str, options: Options, limit_s: float) -> tuple[Moments, float]:
     """KernelBench's script on one language; it is killed, with all that it started, after `limit_s`. Returns
     what its output told and its wall time in seconds."""
-    on_cores = language == "cuda"  # a Triton kernel cannot be built beforehand there
+    on_cores = language == "cuda"  # it cannot build Triton kernels in advance
     command = [
         *(sys.executable, "scripts/eval_from_generations.py"),
         *(f"run_name={language}", f"level={LEVELS[language]}", f"backend={language}", "dataset_src=local"),
@@ -137,7 +137,7 @@ def run_script(work: Path, language: str, options: Options, limit_s: float) -> t
 
 
 def read_results(file: Path) -> dict[int, tuple[bool, str]]:
-    """Problem number to verdict and words, as far as the script has come."""
+    """Verdicts and words by problem number, as far as the script got."""
     if not file.exists():
         return {}
     return {

@@ -1,12 +1,14 @@
-"""Whether the fastest kernel wins a search beside other work: ten kernels, two for each of five known speeds.
+"""Checks that the fastest kernel wins a search on a busy machine: ten kernels, two for each of five known
+speeds.
 
     python benchmarks/winner.py [count=20] [busy=2] [device=auto]
 
-Makes `count` searches of one round, each of the same ten kernels in another order, while `busy` processes
+Runs `count` searches of one round, each with the same ten kernels in another order, while `busy` processes
 keep cores busy. A kernel computes a softmax one, two, three, five or eight times; the two of a speed differ
-in their source alone. Prints, for each search, how many times the winner computes it by the medians of the
-single evaluations, by the lower ends of their intervals, and after the leaders were measured against one
-another, which is what a search does. Exit status 0 when that is a copy of the fastest in 19 of 20.
+only in their source. For each search it prints how many times the winner computes the softmax, chosen by the
+medians of the single evaluations, by the lower ends of their intervals, and after the leaders were compared
+with each other, as a search does. The exit status is 0 when the last one is a copy of the fastest in 19 of 20
+searches.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ KERNELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """How many times the winner of one search computes it, by rule; 0 where nothing was correct. `sessions`
-    in which leaders were compared."""
+    """How many times the winner of a search computes the softmax, per rule; 0 where nothing was correct.
+    `sessions`: comparisons of leaders."""
 
     median: int
     lower_end: int
@@ -71,7 +73,7 @@ class Try:
 
 
 class Known:
-    """A proposer whose one idea is written as the ten kernels, in an order drawn by the search's seed."""
+    """Proposes one idea with the ten kernels, in an order drawn from the search's seed."""
 
     def refusal(self, problem: Problem) -> str | None:
         """Never."""
@@ -85,7 +87,7 @@ class Known:
         """Nothing to prepare."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
@@ -103,12 +105,12 @@ class Known:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """All of them."""
+        """All ten kernels."""
         for kernel in rng.sample(list(KERNELS), n):
             yield kernel
 
     async def repair(self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random) -> None:
-        """Never asked."""
+        """Never called."""
 
 
 def main(arguments: list[str]) -> int:
@@ -131,7 +133,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def searches(problem: Problem, evaluator: KernelEvaluator, count: int) -> list[Try]:
-    """So many; prints the table."""
+    """Runs `count` searches and prints the table."""
     print(f"{'search':>6}  {'median':>6}  {'lower end':>9}  {'winner':>6}  sessions", flush=True)
     found = []
     for number in range(count):
@@ -142,7 +144,7 @@ async def searches(problem: Problem, evaluator: KernelEvaluator, count: int) -> 
 
 @contextlib.contextmanager
 def occupied(processes: int) -> Iterator[None]:
-    """So many processes compute all the while."""
+    """Keeps this number of processes busy within the block."""
     running = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(processes)]
     try:
         yield
@@ -177,7 +179,7 @@ async def search(problem: Problem, evaluator: KernelEvaluator, seed: int) -> Try
 
 
 def times_of(best: Sequence[Variant]) -> int:
-    """How many times the first one computes it; 0 where there is none."""
+    """How many times the first variant computes the softmax; 0 if there is none."""
     return KERNELS[best[0].kernel] if best else 0
 
 
@@ -194,7 +196,7 @@ def summary(found: Sequence[Try], busy: int) -> list[str]:
         "the search": [each.search for each in found],
     }
     return [
-        f"beside {busy} busy processes {rule} found a copy of the fastest in {winners.count(TIMES[0])} of "
+        f"with {busy} busy processes, {rule} found a copy of the fastest in {winners.count(TIMES[0])} of "
         f"{len(winners)}"
         for rule, winners in rules.items()
     ]

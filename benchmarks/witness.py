@@ -1,11 +1,12 @@
-"""On which inputs each mutant is wrong, by a comparison without the evaluator.
+"""Finds the inputs on which each mutant is wrong, by a comparison without the evaluator.
 
     python benchmarks/witness.py [device=cpu] [only=softmax,matmul] [timeout_s=120] [out=witness.json]
     TRITON_INTERPRET=1 python benchmarks/witness.py only=/triton
 
-Each mutant runs in a process of its own, on a CPU at small sizes, beside the reference in float64: on each of
-`INPUTS` with the weights as they are made, then with others. A kernel of the library in Triton needs Triton's
-interpreter there. One that is wrong nowhere is no mutant: exit status 1, as where one took too long.
+Each mutant runs in a separate process, on a CPU at small sizes, and is compared with the reference in float64
+on each of `INPUTS`, first with the weights as they are made, then with others. Triton kernels of the library
+need Triton's interpreter there. The exit status is 1 when a mutant is wrong nowhere, and so is not a mutant,
+or when one took too long.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 LATE = "it took too long"
 ENOUGH = 3
-"""Kinds of inputs on which one is found to be wrong; no more are tried."""
+"""Kinds of wrong inputs to find per mutant before stopping."""
 SMALL: dict[str, Mapping[str, Size]] = {
     "level1/softmax": {"batch": 4},
     "level1/layernorm": {"batch": 3, "features": 4, "height": 256, "width": 256},
@@ -51,17 +52,17 @@ SMALL: dict[str, Mapping[str, Size]] = {
     "library/sum_rows": {"rows": 64},
     "library/swiglu": {"tokens": 128, "features": 256, "hidden": 704},
 }
-"""Sizes on a CPU, at which the kernels take the same paths as at the full ones."""
+"""Sizes on a CPU; the kernels take the same paths as at full size."""
 WRONG = {"float32": 2e-6, "float16": 6e-4}
-"""The normwise error from which on an answer is wrong, by dtype; 20 times as much of the largest element is
-wrong in a single one."""
+"""The least normwise error of a wrong answer, by dtype; for a single element, 20 times that share of the
+largest element."""
 FLOAT16_FACTORS = 1e-3
-"""The same where factors may be rounded to float16."""
+"""The same for problems whose factors may be rounded to float16."""
 CONVOLUTIONS = ("level1/conv2d", "level2/conv2d_relu_maxpool")
 
 
 def _outliers(x: torch.Tensor) -> torch.Tensor:
-    """300 in one place of every row, at the ends of some."""
+    """300 at one position of every row, in some rows at the end."""
     import torch
 
     y = x.clone()
@@ -82,7 +83,7 @@ def _masked(x: torch.Tensor) -> torch.Tensor:
 
 
 def _rising(x: torch.Tensor) -> torch.Tensor:
-    """4 more at the end of a row than at its beginning."""
+    """Rises by 4 from the start of a row to its end."""
     import torch
 
     return x + torch.linspace(0, 4, x.shape[-1], dtype=x.dtype, device=x.device)
@@ -105,16 +106,16 @@ INPUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """The command; returns its exit status."""
+    """Runs the benchmark; returns its exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := given.keys() - {"device", "only", "timeout_s", "out"}:
-        raise UsageError(f"unknown key {min(unknown)}; there are device, only, timeout_s, out")
+        raise UsageError(f"unknown key {min(unknown)}; known are device, only, timeout_s, out")
     device = given.get("device", "cpu")
     words = given.get("only", "").split(",")
     chosen = [m for m in mutants() if runs_on(m, device) and any(word in m.name for word in words)]
     if not chosen:
         raise UsageError(f"only={given.get('only', '')} is in no mutant's name for device={device}")
-    import torch  # once for all processes
+    import torch  # import it once, for all processes
 
     torch.set_num_threads(1)
     found = {}
@@ -125,7 +126,7 @@ def main(arguments: list[str]) -> int:
             Path(given["out"]).write_text(json.dumps(found, indent=1) + "\n")
     late = sum(where[:1] == [LATE] for where in found.values())
     nowhere = sum(not where for where in found.values())
-    print(f"of {len(found)} mutants {nowhere} are wrong nowhere, {late} have not been tried to the end")
+    print(f"of {len(found)} mutants, {nowhere} are wrong nowhere and {late} did not finish")
     return 1 if nowhere or late else 0
 
 
@@ -139,7 +140,7 @@ def runs_on(mutant: Mutant, device: str) -> bool:
 
 
 def changed_lines(mutant: Mutant) -> str:
-    """The lines that its base lacks."""
+    """The lines that the mutant adds to its base."""
     before = set(source_of(mutant.base).splitlines())
     return "\n".join(line for line in mutant.kernel.source.splitlines() if line not in before)
 
@@ -162,7 +163,7 @@ def witnessed(mutant: Mutant, device: str, timeout_s: float) -> list[str]:
 def _send(pipe: Any, mutant: Mutant, device: str) -> None:
     try:
         pipe.send(list(wrong_on(mutant, device)))
-    except Exception as error:  # the end of this process: whatever a mutant raises is its answer
+    except Exception as error:  # ends this process; the error is the mutant's result
         pipe.send([f"{type(error).__name__}: {str(error)[:200]}"])
 
 
@@ -203,7 +204,7 @@ def wrong_on(mutant: Mutant, device: str) -> Iterator[str]:
 
 
 def small_problem(mutant: Mutant, device: str) -> Problem:
-    """Its problem; on a CPU at the size for that, on a GPU at the full one."""
+    """The mutant's problem: small on a CPU, at full size on a GPU."""
     case = replace(mutant.case, device=device)
     problem = problem_of(case)
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""A small language model of the usual kind: RMSNorm, rotary embeddings, causal attention, SwiGLU."""
+"""A small LLaMA-style language model: RMSNorm, rotary embeddings, causal attention, SwiGLU."""
 
 import torch
 from torch import nn
@@ -28,14 +28,14 @@ class Block(nn.Module):
 
     def forward(self, x, cos, sin):
         q, k, v = self.qkv(self.attention_norm(x)).view(*x.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = turned(q, cos, sin), turned(k, cos, sin)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(found.transpose(1, 2).reshape(x.shape))
         normed = self.norm(x)
         return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
 
-def turned(x, cos, sin):
+def rotated(x, cos, sin):
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 

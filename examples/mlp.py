@@ -1,4 +1,4 @@
-"""Residual layers with a GELU that is written out, as many models have it."""
+"""Residual layers with a hand-written GELU, as in many models."""
 
 import math
 

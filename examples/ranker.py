@@ -1,4 +1,4 @@
-"""A ranking model: queries attend to documents, softmax over many of them."""
+"""A ranking model: queries attend to documents, with a softmax over many of them."""
 
 import torch
 from torch import nn

@@ -22,7 +22,7 @@ LONGEST = (
     *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
     *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),
     *("evaluators/reference/test_reference_model.py", "evaluators/judge/test_head_to_head.py"),
-    *("search/optimize/verification/test_apart.py", "evaluators/score/test_operator_score.py"),
+    *("search/optimize/verification/test_launcher.py", "evaluators/score/test_operator_score.py"),
     *("search/proposers/playbook/templates/cpp/test_contract.py", "search/optimize/test_optimize.py"),
 )
 """Files that take ten seconds and more. They come first: of processes that take file after file, none is

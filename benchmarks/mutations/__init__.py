@@ -1,12 +1,12 @@
-"""Kernels that are wrong, made from right ones by one change each: what `benchmarks/mutants.py` evaluates.
+"""Wrong kernels, made from correct ones by one change each; `benchmarks/mutants.py` evaluates them.
 
-A module here is one operation. Its `EDITS` change a text that must occur exactly once in a source: a kernel
-of the library (`softmax/triton`), or a shipped reference (`torch:level1/softmax`), whose `Model` then is the
-kernel. Beside these, every reference gets the `WRAPS`, which change inputs or outputs of whatever it does.
+Each module here covers one operation. Its `EDITS` replace a text that must occur exactly once in a source: a
+kernel of the library (`softmax/triton`), or a shipped reference (`torch:level1/softmax`), whose `Model`
+becomes the kernel. In addition, every reference gets the `WRAPS`, which change its inputs or outputs.
 
-Each mutant is wrong by more than rounding for some inputs or weights that the problem admits. A change that
-shows in nothing is none: a mask that is full at these sizes, a maximum over a ring whose rows are in
-another order, 1e-3 of a float16 result.
+Each mutant is wrong by more than rounding for some inputs or weights that the problem allows. A change
+without any visible effect is not a mutant: a mask that is full at these sizes, a maximum over a ring whose
+rows are in another order, 1e-3 of a float16 result.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ KINDS = {
     "constant": "a wrong constant or sign",
 }
 ANY = "problem.libraries=any"
-"""Whose code runs is not the question here, and the problem is then the same for all mutants of it."""
+"""Any code may run, so that the problem is the same for all its mutants."""
 TORCH = "torch:"
 ASIDE = "    side = torch.cuda.Stream()\n    with torch.cuda.stream(side):\n      "
-"""Before a launch: it runs beside what follows, and nobody waits for it."""
+"""Code before a launch: makes it run concurrently with what follows, without synchronisation."""
 
 
 class BadEdit(ValueError):
-    """A change that no longer fits its source, in one line."""
+    """An edit no longer fits its source; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ WRAPS = (
 
 
 def edits() -> Mapping[str, Sequence[Edit]]:
-    """All changes by what they are made to, in the order of their modules."""
+    """All edits by the source they change, in the order of their modules."""
     found: dict[str, Sequence[Edit]] = {}
     for module in sorted(each.name for each in pkgutil.iter_modules(__path__)):
         found.update(importlib.import_module(f"{__name__}.{module}").EDITS)
@@ -217,7 +217,7 @@ def problem_of(case: Case) -> Problem:
 
 
 def source_of(base: str) -> str:
-    """What is changed, as a right kernel."""
+    """The correct kernel that is changed."""
     if base.startswith(TORCH):
         text = (PROBLEMS / f"{base.removeprefix(TORCH)}.py").read_text()
         return replaced(text, "class Model(", "class ModelNew(", base)
@@ -231,7 +231,7 @@ def problems() -> list[str]:
 
 
 def replaced(source: str, old: str, new: str, what: str) -> str:
-    """The source with its one `old` as `new`. Raises BadEdit."""
+    """The source with its only `old` replaced by `new`. Raises BadEdit."""
     if (count := source.count(old)) != 1:
         raise BadEdit(f"{what}: {old!r} occurs {count} times, not once")
     return source.replace(old, new)

@@ -1,5 +1,5 @@
-"""Before AutoKernel's file: it asserts that it is given a GPU's tensors, and a build, where there is no GPU,
-compiles on meta tensors. These pass for a GPU's."""
+"""Code before AutoKernel's file, which asserts that its tensors are on a GPU. A build without a GPU compiles
+on meta tensors; this makes them pass for GPU tensors."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Before a published file: some name sm_70, which CUDA 13 lacks. Without it the build is for this GPU."""
+"""Code before a published file: removes sm_70, which CUDA 13 lacks, so that the build is for this GPU."""
 
 from torch.utils import cpp_extension
 

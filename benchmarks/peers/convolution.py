@@ -1,4 +1,4 @@
-"""After a published convolution: it takes no sizes, it has its own."""
+"""Code after a published convolution, whose sizes are fixed."""
 # ruff: noqa: F821
 
 _init = ModelNew.__init__

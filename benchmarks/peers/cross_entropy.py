@@ -1,4 +1,4 @@
-"""After AutoKernel's cross_entropy."""
+"""Code after AutoKernel's cross_entropy."""
 # ruff: noqa: D102, F821
 
 import torch

@@ -1,4 +1,4 @@
-"""After AutoKernel's layernorm."""
+"""Code after AutoKernel's layernorm."""
 # ruff: noqa: D102, F821
 
 from torch import nn

@@ -1,4 +1,4 @@
-"""After a file whose `kernel_fn` takes what the problem gives."""
+"""Code after a file whose `kernel_fn` takes the problem's inputs."""
 # ruff: noqa: D102, F821
 
 from torch import nn

@@ -1,4 +1,4 @@
-"""After AutoKernel's rmsnorm."""
+"""Code after AutoKernel's rmsnorm."""
 # ruff: noqa: D102, F821
 
 from torch import nn

@@ -1,4 +1,4 @@
-"""Rotary position embedding that turns neighbours, not halves; bytes and angles are library/rotary's."""
+"""Rotary embedding that rotates neighbouring elements, not halves; sizes and angles as in library/rotary."""
 # ruff: noqa: D101, D102, D103
 
 import torch

@@ -1,4 +1,4 @@
-"""After AutoKernel's fused_mlp."""
+"""Code after AutoKernel's fused_mlp."""
 # ruff: noqa: D102, F821
 
 from torch import nn

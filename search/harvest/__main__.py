@@ -1,11 +1,11 @@
-"""Training data out of runs and the kernel library, failures included:
+"""Makes training data from runs and the kernel library, including failures:
 
     python -m search.harvest format=sft out=datasets/sft
     python -m search.harvest format=preference out=datasets/pairs runs=[outputs,/data/outputs]
     python -m search.harvest format=trajectory out=datasets/rl decontaminate=kernelbench
 
-Formats: sft, improvement, preference, repair, trajectory, kernelbook. `datasets.load_dataset(out)` opens what
-is written; docs/harvest.md says what the columns are.
+Formats: sft, improvement, preference, repair, trajectory, kernelbook. `datasets.load_dataset(out)` opens the
+dataset; docs/guides/harvest.md describes its columns.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from search.harvest.rows import Row
 
 @dataclass
 class SplitsConfig:
-    """Shares of the problems."""
+    """The shares of the splits."""
 
-    validation: float = option(0.05, "of the problems")
-    test: float = option(0.05, "of the problems; the rest is for training")
+    validation: float = option(0.05, "share of the problems in the validation split")
+    test: float = option(0.05, "share of the problems in the test split; the rest is for training")
 
 
 @dataclass
 class DuplicatesConfig:
-    """What is a duplicate."""
+    """What counts as a duplicate."""
 
     threshold: float = option(
-        0.95, "Jaccard index of token 5-grams from which rows are duplicates; 1: only equal ones"
+        0.95, "least Jaccard index of token 5-grams at which rows are duplicates; 1: only equal rows"
     )
 
 
@@ -61,12 +61,10 @@ class HarvestConfig:
 
     format: Any = group(None)
     decontaminate: Any = group("none")
-    out: str = option(MISSING, "the dataset's folder, which must not be there yet")
-    runs: Any = option(["outputs"], "folders: every run below them")
-    libraries: Any = option(["outputs/library"], "roots of kernel libraries; one that is not there is empty")
-    license: str = option(
-        "unknown", "of references of your own and of kernels that models wrote: the rows say so"
-    )
+    out: str = option(MISSING, "folder of the dataset, which must not exist yet")
+    runs: Any = option(["outputs"], "folders to read; every run below them counts")
+    libraries: Any = option(["outputs/library"], "kernel libraries to read; a missing one is empty")
+    license: str = option("unknown", "license of your references and of kernels that models wrote, per row")
     splits: SplitsConfig = section(SplitsConfig)
     duplicates: DuplicatesConfig = section(DuplicatesConfig)
     hydra: Any = hydra_settings(NO_FOLDER)
@@ -74,33 +72,34 @@ class HarvestConfig:
 
 @command("search.harvest", HarvestConfig, __doc__, HarvestError, OSError)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     console = Console(stderr=True)
     log_to(console)
     check(config)
     for line in harvest(config, given_overrides(), functools.partial(track, console=console)):
-        print(line)  # noqa: T201  (what a command says)
+        print(line)  # noqa: T201  (a command's output)
     return 0
 
 
 def check(config: DictConfig) -> None:
-    """Raises UsageError for what cannot be harvested so."""
+    """Raises UsageError for an invalid config."""
     shares = (config.splits.validation, config.splits.test)
     if not all(isinstance(share, int | float) and share >= 0 for share in shares) or sum(shares) >= 1:
-        raise UsageError(f"splits are {shares}; they must be shares from 0 on that leave some for training")
+        raise UsageError(f"splits are {shares}; they must be at least 0 and leave a share for training")
     for key in ("duplicates", "decontaminate"):
         threshold = config[key].threshold
         if not (isinstance(threshold, int | float) and 0 < threshold <= 1):
-            raise UsageError(f"{key}.threshold is {threshold}; it must lie between 0 and 1")
+            raise UsageError(f"{key}.threshold is {threshold}; it must be above 0 and at most 1")
     for package in ("pyarrow", "datasketch"):
         if find_spec(package) is None:
-            raise UsageError(f"search.harvest needs {package}; pip install 'ideatree[harvest]'")
+            raise UsageError(f"ideatree harvest needs {package}; pip install -e '.[harvest]'")
     if Path(config.out).exists():
-        raise UsageError(f"out={config.out} is there already; give another folder, or remove it")
+        raise UsageError(f"out={config.out} exists already; choose another folder or remove it")
 
 
 def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> list[str]:
-    """Reads, sorts out and writes; returns what there is to say of it. Raises UsageError and HarvestError."""
+    """Reads runs and libraries, removes duplicates and benchmark problems, and writes the dataset; returns
+    the lines to print. Raises UsageError and HarvestError."""
     format: Format = build(config.format)
     forbidden = _benchmarks(config)
     corpus = _corpus(config, track)
@@ -127,12 +126,12 @@ def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> 
 
 
 def _corpus(config: DictConfig, track: Track[Any]) -> Corpus:
-    """What there is below the folders. Raises HarvestError where that is nothing."""
+    """The runs and library entries of the config's folders. Raises HarvestError if there are none."""
     runs = read_runs(_several(config.runs), config.license, track)
     entries = read_library(_several(config.libraries))
     if not runs and not entries:
         places = ", ".join(_several(config.runs))
-        raise HarvestError(f"there is no run below {places}; give runs=<folders with runs below them>")
+        raise HarvestError(f"no run was found below {places}; give runs=<folders with runs below them>")
     return Corpus(runs=runs, from_library=solutions_of(entries, runs, config.license))
 
 
@@ -146,7 +145,7 @@ def _benchmarks(config: DictConfig) -> list[Benchmark]:
 
 
 def _benchmark_problems(corpus: Corpus, forbidden: Sequence[Benchmark], threshold: float) -> dict[str, str]:
-    """Why not, by the key of the problem, for each that is one of a benchmark's."""
+    """The keys of the problems that belong to a benchmark, each with the reason."""
     found: dict[str, str] = {}
     for problem in corpus.problems():
         for benchmark in forbidden:
@@ -160,7 +159,7 @@ def _several(value: Any) -> list[str]:
 
 
 def _rank(row: Row) -> tuple[Any, ...]:
-    """One problem after the other, the best rows first, and a run's before the library's copy of it."""
+    """Sort key: by problem, the best rows first, and a run's row before the library's copy of it."""
     return row.problem_key, -row.worth, row.values["entry"], row.values["run"], row.values["variants"]
 
 

@@ -1,6 +1,6 @@
-"""Whether a problem is one of a benchmark's, which must not be trained on.
+"""Decides whether a problem belongs to a benchmark, which must not be trained on.
 
-A benchmark that ships is a file of hashes beside this one, none of its text. It was made from a clone by
+A shipped benchmark is a file of hashes in this folder, without its text. It was made from a clone by
 
     python -m search.harvest.benchmarks KernelBench/KernelBench <revision> > search/harvest/kernelbench.json
 """
@@ -24,8 +24,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Hashes of a benchmark's references, and the references themselves (in their canonical form) where they
-    are at hand."""
+    """Hashes of a benchmark's references, and their canonical texts where these are available."""
 
     structures: frozenset[str]
     operators: frozenset[str]
@@ -33,9 +32,9 @@ class Benchmark:
     texts: tuple[str, ...] = ()
 
     def why(self, problem: Problem, threshold: float) -> str | None:
-        """Why the problem is taken for one of the benchmark's; None where it is not. Rather too many are:
-        `structure`, the same but for sizes and names; `operators`, the same operations as often; `name`;
-        `near`, a Jaccard index of at least `threshold` with one of the texts."""
+        """Why the problem counts as one of the benchmark's; None if it does not. The rules prefer false
+        positives: `structure`, equal up to sizes and names; `operators`, the same operations equally often;
+        `name`; `near`, a Jaccard index of at least `threshold` with one of the texts."""
         source = problem.source
         if fingerprint(source) in self.structures:
             return "structure"
@@ -48,11 +47,11 @@ class Benchmark:
 
 
 def shipped(name: str) -> Benchmark:
-    """The benchmark whose hashes ship. Raises HarvestError for one that does not."""
+    """A benchmark whose hashes ship with Ideatree. Raises HarvestError for an unknown one."""
     path = FOLDER / f"{name}.json"
     if not path.exists():
         known = ", ".join(sorted(each.stem for each in FOLDER.glob("*.json")))
-        raise HarvestError(f"decontaminate.benchmark={name} is not known; there is {known}")
+        raise HarvestError(f"decontaminate.benchmark={name} is unknown; available: {known}")
     data = json.loads(path.read_text())
     return Benchmark(
         structures=frozenset(data["structures"]),
@@ -62,7 +61,7 @@ def shipped(name: str) -> Benchmark:
 
 
 def in_folder(folder: Path) -> Benchmark:
-    """The references in the Python files below a folder. Raises HarvestError where there are none."""
+    """A benchmark from the Python files below a folder. Raises HarvestError if no file has a reference."""
     files = [
         path for path in sorted(folder.rglob("*.py")) if "class Model" in path.read_text(errors="replace")
     ]
@@ -78,19 +77,19 @@ def in_folder(folder: Path) -> Benchmark:
 
 
 def operators_hash(source: str) -> str:
-    """Of the operations of a reference, however they are put together; "" where it has none."""
+    """Hash of a reference's operations, in any order; "" if it has none."""
     found = operators(source)
     return content_id("operators", *found) if found else ""
 
 
 def name_hash(name: str) -> str:
-    """Of a problem's name without its level and number: `level1/softmax` is `23_Softmax`."""
+    """Hash of a problem's name without level and number, so that `level1/softmax` equals `23_Softmax`."""
     last = re.sub(r"^\d+", "", name.rpartition("/")[2])
     return content_id("name", re.sub(r"[^a-z0-9]", "", last.lower()))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the file of hashes of the references below a folder."""
+    """Prints the hashes of the references below a folder."""
     folder, revision = arguments
     found = in_folder(Path(folder))
     hashes = {key: sorted(getattr(found, key)) for key in ("structures", "operators", "names")}

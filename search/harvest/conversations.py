@@ -1,5 +1,5 @@
-"""Rows as conversations: what a search would ask a model, by the prompts' own templates, and the answer. The
-columns are those of TRL's conversational formats (huggingface.co/docs/trl/dataset_formats)."""
+"""Rows as conversations: what a search would ask a model (from the prompts' templates), and the answer. The
+columns follow TRL's conversational formats (huggingface.co/docs/trl/dataset_formats)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from search.records.tree import Idea, Outcome, Seed, Variant
 
 Message = dict[str, str]
 
-MESSAGE = columns("string", role="`system`, `user` or `assistant`", content="its text")
+MESSAGE = columns("string", role="`system`, `user` or `assistant`", content="text of the message")
 PROMPT = Column(name="prompt", type=MESSAGE, meaning="what a search would ask: a system and a user message")
 CONVERSATION = (
-    Column(name="messages", type=MESSAGE, meaning="prompt and completion, for training on the whole"),
+    Column(name="messages", type=MESSAGE, meaning="prompt and completion, for training on both"),
     PROMPT,
-    Column(name="completion", type=MESSAGE, meaning="the answer: one message of the assistant"),
+    Column(name="completion", type=MESSAGE, meaning="the answer: one assistant message"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """What a model is told of an idea that it is to carry out: the kernel to start from (None: the
-    reference), the entry of the library that the idea builds on, and the device's `facts`."""
+    """What a prompt says about an idea: the kernel it starts from (None: the reference), the library entry it
+    builds on, and the device's `facts`."""
 
     idea: Idea
     seed: Seed | None
@@ -36,21 +36,21 @@ class Brief:
 
 
 def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
-    """The question for a first and only variant of the idea."""
+    """The prompt for the first and only variant of the idea."""
     prompt = _prompts().code(problem, brief.facts, brief.idea, brief.seed, brief.entry, (), 1, 1)
     return _asked(prompt)
 
 
 def asks_for_repair(problem: Problem, brief: Brief, failed: Variant) -> list[Message]:
-    """The question for a variant that failed, mended."""
+    """The prompt to repair a failed variant."""
     return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed))
 
 
 def asks_for_idea(
     problem: Problem, brief: Brief, history: Sequence[Outcome], entries: Sequence[Seed]
 ) -> list[Message]:
-    """The question for one idea on the brief's seed, of one who knows the history and the library's entries;
-    the brief's own idea is left out."""
+    """The prompt for one idea for the brief's seed, given the history and the library entries; the brief's
+    idea is not shown."""
     return _asked(_prompts().ideas(problem, brief.facts, brief.seed, history, entries, 1))
 
 

@@ -1,4 +1,4 @@
-"""What there is to harvest: runs by their journals, and entries of the kernel library."""
+"""The sources of training data: runs, read from their journals, and entries of the kernel library."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from search.records.tree import LIBRARY, Category, Idea, Seed, Variant
 logger = logging.getLogger(__name__)
 
 OWN_LICENSE = "apache-2.0"
-"""Of what ships with the project: its references, and the kernels of the playbook's templates."""
+"""License of everything that ships with Ideatree: its references and the playbook's templates."""
 
 RULES = ("tolerance", "precision", "libraries", "device")
-"""The fields of a problem that say by what its kernels are judged."""
+"""The fields of a problem that say how its kernels are judged."""
 
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]
-"""Goes through a sequence and shows how far it is, with a word on what is being done."""
+"""Iterates over a sequence and shows progress under the given description."""
 
 
 class HarvestError(ValueError):
-    """Input that nothing can be harvested from; the message is one line."""
+    """Nothing can be harvested from the input; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A kernel that is right, with the idea behind it; `lineage` are the ideas before that, oldest first.
-    `brief` is what a model would be told to write it."""
+    """A correct kernel with its idea. `lineage`: the earlier ideas, oldest first. `brief`: what a prompt for
+    it would say."""
 
     problem: Problem
     kernel: Kernel
@@ -56,8 +56,8 @@ class Solution:
 
 @dataclass(frozen=True, kw_only=True)
 class HarvestedRun:
-    """One search as its journal tells it. `name` is its folder below the one that was read; `license` that
-    of what does not ship with the project; `rejected` holds, by kernel id, the verdicts on kernels that any
+    """One search, read from its journal. `name`: the run folder, relative to the folder that was read;
+    `license`: of what does not ship with Ideatree; `rejected`: by kernel id, the verdicts on kernels that any
     run on the same reference found to cheat."""
 
     name: str
@@ -68,15 +68,15 @@ class HarvestedRun:
 
     @cached_property
     def problem(self) -> Problem:
-        """What it was to make fast."""
+        """The problem that was searched."""
         assert self.state.started is not None, "a run without a start is no run"
         return self.state.started.problem
 
     @cached_property
     def judged(self) -> Mapping[str, Variant]:
-        """Variants by id with the verdict that counts: one of a cheat wherever it was found, otherwise that
-        of the final measurement, otherwise that of the last comparison with other leaders, otherwise that of
-        its evaluation. Our own failures, and a reference that cannot judge, are no verdicts."""
+        """Variants by id with the verdict that counts: a rejection from any run; otherwise the confirmation,
+        the last comparison with other leaders, or the evaluation, in this order. Variants whose only verdict
+        is not about the kernel (our failures, a reference that cannot judge) are left out."""
         judged = {}
         for variant in self.state.tree.variants.values():
             kernel, own = variant.kernel.id, variant.evaluation
@@ -88,19 +88,18 @@ class HarvestedRun:
 
     @cached_property
     def written(self) -> Mapping[str, Variant]:
-        """The judged variants that were written in the run: without the library's kernels, which it only
-        measured."""
+        """The judged variants that the run wrote, without the library kernels that it only measured."""
         ideas = self.state.tree.ideas
         return {id: each for id, each in self.judged.items() if ideas[each.idea].proposer != LIBRARY}
 
     def before(self, variant: Variant) -> Variant | None:
-        """What a variant was made from: the failed one that it mends, or the parent of its idea; None for
-        the reference, or a kernel of the library."""
+        """The variant that this one was made from: the failed one it repairs, or its idea's parent; None for
+        the reference or a library kernel."""
         return self.written.get(variant.repairs or variant.parent)
 
     def seed_of(self, variant: Variant) -> Seed | None:
-        """The kernel that its idea starts from, of the run or the library; None for the reference. A kernel
-        of the library has the verdict of this run, if it was measured."""
+        """The kernel that the variant's idea starts from; None for the reference. A library kernel has this
+        run's verdict, if it was measured here."""
         if (parent := self.judged.get(variant.parent)) is not None:
             return parent.seed
         assert self.state.started is not None
@@ -112,7 +111,7 @@ class HarvestedRun:
         return replace(entry, evaluation=taken.evaluation) if entry and taken else entry
 
     def brief(self, variant: Variant) -> Brief:
-        """What a model would be told to write the variant."""
+        """What a prompt for the variant would say."""
         assert self.state.started is not None
         idea = self.state.tree.ideas[variant.idea]
         entry = next((each for each in self.state.started.entries if each.id == idea.builds_on), None)
@@ -129,7 +128,7 @@ class HarvestedRun:
         return tuple(ideas)
 
     def origin(self, *variants: Variant) -> dict[str, Any]:
-        """The columns that say where a row made of these comes from. The first one's device is named."""
+        """The provenance columns of a row made from these variants; the device is that of the first one."""
         ideas = [self.state.tree.ideas[each.idea] for each in variants]
         evaluation = variants[0].evaluation
         assert self.state.started is not None
@@ -150,24 +149,24 @@ class HarvestedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Everything that rows are made of."""
+    """Everything that rows are made from."""
 
     runs: Sequence[HarvestedRun]
     from_library: Sequence[Solution] = ()
 
     def problems(self) -> list[Problem]:
-        """What the runs and the entries were about; some more than once."""
+        """The problems of the runs and the library entries, with repetitions."""
         return [run.problem for run in self.runs] + [each.problem for each in self.from_library]
 
     def without(self, keys: Container[str]) -> Corpus:
-        """Without the problems of these keys."""
+        """The corpus without the problems with these keys."""
         return Corpus(
             runs=[run for run in self.runs if _key(run.problem) not in keys],
             from_library=[each for each in self.from_library if _key(each.problem) not in keys],
         )
 
     def solutions(self) -> Iterator[Solution]:
-        """The right kernels of all runs, then those of the library."""
+        """The correct kernels of all runs, then those of the library."""
         for run in self.runs:
             for variant in run.written.values():
                 if variant.evaluation is not None and variant.evaluation.status is Status.CORRECT:
@@ -186,12 +185,12 @@ class Corpus:
 
 
 def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) -> list[HarvestedRun]:
-    """The runs below the folders, each once, in the order of their paths. A journal that cannot be read is
-    logged and left out. Raises HarvestError for a folder that is none."""
+    """The runs below the folders, each once, ordered by path. An unreadable journal is logged and skipped.
+    Raises HarvestError for a missing folder."""
     found: dict[Path, str] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise HarvestError(f"{folder} is no folder; give runs=<folders with runs below them>")
+            raise HarvestError(f"{folder} is not a folder; give runs=<folders with runs below them>")
         for path in sorted(folder.rglob("journal.jsonl")):
             name = path.parent.relative_to(folder).as_posix()
             found.setdefault(path.parent.resolve(), path.parent.resolve().name if name == "." else name)
@@ -200,7 +199,7 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
         try:
             state = rebuild(replay(path / "journal.jsonl"))
         except (JournalError, ValueError, KeyError, OSError) as error:
-            logger.warning("a run is left out: %s", error)
+            logger.warning("run skipped: %s", error)
             continue
         if state.started is not None:
             runs.append(HarvestedRun(name=name, command=_command(path), state=state, license=license))
@@ -208,7 +207,7 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
 
 
 def read_library(roots: Iterable[str | Path]) -> list[Entry]:
-    """The entries of libraries, each once. One that cannot be read is logged and left out."""
+    """The entries of the libraries, each once. An unreadable one is logged and skipped."""
     found: dict[str, Entry] = {}
     for root in roots:
         for entry in FolderLibrary(root, seeds=None).entries():
@@ -217,7 +216,7 @@ def read_library(roots: Iterable[str | Path]) -> list[Entry]:
 
 
 def solutions_of(entries: Iterable[Entry], runs: Iterable[HarvestedRun], license: str) -> list[Solution]:
-    """What the entries were measured on, but for those which a run found to cheat."""
+    """A solution per measurement of the entries, without kernels that a run found to cheat."""
     entries = list(entries)
     kernels = {entry.id: Seed(id=entry.id, kernel=entry.kernel) for entry in entries}
     cheats = {(_key(run.problem), kernel) for run in runs for kernel in run.rejected}
@@ -254,7 +253,7 @@ def solutions_of(entries: Iterable[Entry], runs: Iterable[HarvestedRun], license
 
 
 def _brief(entry: Entry, start: Seed | None, facts: Mapping[str, str]) -> Brief:
-    """All ideas of an entry as one: the kernels between them are not in the library."""
+    """All ideas of an entry joined into one, because the library does not contain the kernels in between."""
     text = "; then ".join(entry.lineage.ideas) or "Make it as fast as this device can."
     idea = Idea(
         text=text, category=Category.COMPUTE, parent=start.id if start else "", round=1, proposer=LIBRARY
@@ -263,20 +262,20 @@ def _brief(entry: Entry, start: Seed | None, facts: Mapping[str, str]) -> Brief:
 
 
 def comparable(one: Evaluation, other: Evaluation) -> bool:
-    """Whether one kind of device measured both."""
+    """Whether both were measured on the same kind of device."""
     return one.environment.get("device") == other.environment.get("device")
 
 
 def faster(one: Evaluation, other: Evaluation) -> bool:
-    """Whether both are correct on one kind of device and the first is faster beyond the error of measurement:
-    the 95 % intervals of the speedups do not touch."""
+    """Whether both are correct, were measured on the same kind of device, and the first is significantly
+    faster: the 95 % intervals of the speedups do not overlap."""
     if one.timing is None or other.timing is None or not comparable(one, other):
         return False
     return one.timing.speedup_low > other.timing.speedup_high
 
 
 def task(problem: Problem) -> dict[str, Any]:
-    """The columns that say what is asked for."""
+    """The columns that describe the task."""
     return {
         "reference": sized(problem),
         "dtype": problem.dtype,
@@ -286,13 +285,13 @@ def task(problem: Problem) -> dict[str, Any]:
 
 
 def rules(problem: Problem) -> str:
-    """By what a kernel for the problem is judged, as JSON."""
+    """How kernels for the problem are judged, as JSON."""
     known = asdict(problem)
     return json.dumps({name: known[name] for name in RULES if name in known})
 
 
 def _with_cheats(runs: Sequence[HarvestedRun]) -> list[HarvestedRun]:
-    """The runs, each told of the kernels that any of them found to cheat on the same reference."""
+    """The runs, each with the kernels that any run on the same reference found to cheat."""
     cheats: dict[str, dict[str, Evaluation]] = {}
     for run in runs:
         there = cheats.setdefault(_key(run.problem), {})
@@ -324,7 +323,7 @@ def _shipped_references() -> frozenset[str]:
 
 
 def _command(folder: Path) -> str:
-    """The call that made a run folder; "" where the folder does not say."""
+    """The command that made a run folder; "" where it is not recorded."""
     import yaml
 
     try:

@@ -1,4 +1,4 @@
-"""Writes rows as a dataset that `datasets.load_dataset` opens: Parquet, JSONL and a card."""
+"""Writes a dataset for `datasets.load_dataset`: Parquet, JSONL and a card."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ SPLITS = ("train", "validation", "test")
 
 
 def split_of(problem_key: str, validation: float, test: float) -> str:
-    """The split of a problem, by its key alone: it stays there, however much is harvested later."""
+    """The split of a problem. It depends on the key alone, so later harvests do not change it."""
     share = int(content_id("split", problem_key), 16) / 16**12
     return "test" if share < test else "validation" if share < test + validation else "train"
 
 
 def write(out: Path, format: Format, splits: Mapping[str, Sequence[Row]], notes: Iterable[str]) -> None:
-    """The dataset's folder, Parquet at its top and JSONL in `jsonl`, which is a dataset by itself: the loader
-    takes one kind of file a folder. It appears whole or not at all; splits without a row are left out.
+    """Writes the dataset's folder atomically: Parquet at the top, JSONL in `jsonl`. The latter is a separate
+    dataset, because the loader accepts one kind of file per folder. Empty splits are left out.
 
-    `notes` are paragraphs that the card is to have besides what the rows say of themselves. Raises OSError
-    where it cannot be written.
+    `notes`: additional paragraphs for the card. Raises OSError.
     """
     import pyarrow
     from pyarrow import parquet
@@ -65,10 +64,10 @@ def write(out: Path, format: Format, splits: Mapping[str, Sequence[Row]], notes:
 
 
 def _front(format: Format, splits: Mapping[str, Sequence[Row]], kind: str, *, contents: str) -> str:
-    """The card's front matter, by which `load_dataset` finds files and types.
+    """The card's front matter, from which `load_dataset` takes files and types.
 
-    It tells its cache of datasets by the folder's name and this text: without the hash of the contents
-    it would give an earlier harvest to a folder of the same name.
+    The loader's cache key is the folder's name and this text. Without the hash of the contents it would
+    return an earlier harvest for a folder of the same name.
     """
     import yaml
 
@@ -100,8 +99,8 @@ def _text(format: Format, splits: Mapping[str, Sequence[Row]], notes: Iterable[s
         f"# Kernels: {format.name}",
         format.about,
         "| split | rows | problems |\n|---|---|---|\n" + "\n".join(counts),
-        "No problem stands in two splits: a hash of the reference without its sizes and names decides.",
-        f"Licences of the rows: {', '.join(_licenses(splits))}.",
+        "No problem is in two splits: a hash of the reference without sizes and names decides.",
+        f"Licenses of the rows: {', '.join(_licenses(splits))}.",
         *notes,
         "| column | type | meaning |\n|---|---|---|\n" + "\n".join(_lines(format.columns)),
     ]
@@ -109,7 +108,7 @@ def _text(format: Format, splits: Mapping[str, Sequence[Row]], notes: Iterable[s
 
 
 def _licenses(splits: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Those that rows name, sorted."""
+    """The licenses named in the rows, sorted."""
     rows = (row for rows in splits.values() for row in rows)
     return sorted({str(row.values[key]) for row in rows for key in ("reference_license", "kernel_license")})
 

@@ -1,4 +1,4 @@
-"""Exact and near duplicates: MinHash finds the candidates, the exact Jaccard index decides."""
+"""Removes exact and near duplicates: MinHash finds the candidates, the exact Jaccard index decides."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 SHINGLE = 5
-"""Tokens in a row that are compared as one."""
+"""Consecutive tokens that form one n-gram."""
 PERMUTATIONS = 128
 
 
 def without_duplicates(
     rows: Sequence[Row], threshold: float, track: Track[Any]
 ) -> tuple[list[Row], int, int]:
-    """The rows that are kept, and how many exact and near duplicates were not.
+    """The rows to keep, and the numbers of exact and near duplicates that were removed.
 
-    Rows are duplicates when each of their compared texts is like the other's: equal but for white space, or
-    with a Jaccard index of token 5-grams of at least `threshold` (1: equal ones only). Earlier rows are kept.
+    Two rows are duplicates if each pair of their compared texts is equal up to white space, or has a Jaccard
+    index of token 5-grams of at least `threshold` (1: only equal ones). The earlier row is kept.
     """
     exact: dict[tuple[str, ...], Row] = {}
     for row in rows:
@@ -36,7 +36,7 @@ def without_duplicates(
 
 
 def jaccard(one: str, other: str) -> float:
-    """How much of the 5-grams of tokens of two texts they have in common: 0 to 1."""
+    """The Jaccard index of two texts' token 5-grams, from 0 to 1."""
     import numpy
 
     a, b = shingles(one), shingles(other)
@@ -46,7 +46,7 @@ def jaccard(one: str, other: str) -> float:
 
 @lru_cache(maxsize=1 << 13)
 def shingles(text: str) -> numpy.ndarray[Any, Any]:
-    """Hashes of the 5-grams of tokens, sorted, uint64; at least one."""
+    """Sorted uint64 hashes of the token 5-grams; at least one."""
     import numpy
 
     tokens = TOKEN.findall(text)
@@ -58,13 +58,13 @@ def shingles(text: str) -> numpy.ndarray[Any, Any]:
 def _without_near(rows: Sequence[Row], threshold: float, track: Track[Any]) -> list[Row]:
     from datasketch import MinHash, MinHashLSH
 
-    # Rather too many candidates than too few: each is looked at exactly.
+    # Favour recall: each candidate is compared exactly afterwards.
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
     kept: list[Row] = []
     for row in track(rows, "comparing rows"):
         sketch = MinHash(num_perm=PERMUTATIONS, hashfunc=int)
-        # Texts in different places are different: where each pair has at least the threshold in common, so
-        # has the whole.
+        # Salt the hashes by position, so that texts at different positions never match. If each pair of
+        # texts reaches the threshold, so does the union.
         for place, text in enumerate(row.compared):
             sketch.update_batch(((shingles(text) ^ (place * 0x9E3779B97F4A7C15 % 2**64)) >> 32).tolist())
         others = (kept[number] for number in index.query(sketch))

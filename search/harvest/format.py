@@ -1,4 +1,4 @@
-"""What a format of training data is."""
+"""The protocol of training data formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from search.harvest.rows import Column, Row
 
 
 class Format(Protocol):
-    """What a row is. Concrete ones live in `formats/`, one a file."""
+    """Defines the rows of a dataset. The implementations are in `formats/`, one per file."""
 
     name: str
     about: str
@@ -18,5 +18,5 @@ class Format(Protocol):
     columns: tuple[Column, ...]
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """Every row that there is, duplicates included, in an order that depends on the corpus alone."""
+        """Every row, including duplicates, in an order that depends only on the corpus."""
         ...

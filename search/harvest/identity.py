@@ -1,4 +1,4 @@
-"""Which references ask for the same thing, whatever their sizes, names and layout."""
+"""Recognises references that compute the same thing with different sizes, names or layout."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ NOT_OPERATORS = [
     "tuple",
     "append",
 ]
-"""Calls in a model that compute nothing of their own, or only make what is computed with."""
+"""Calls in a model that compute nothing themselves, or only create inputs of computations."""
 SYNONYMS = {"mm": "matmul", "bmm": "matmul", "matmult": "matmul", "mult": "mul"}
 
 
 @lru_cache(maxsize=4096)
 def canonical(source: str) -> str:
-    """The reference's classes and functions as words: no comments, annotations, sizes, input makers or names
-    of its own, and numbers all alike. Text that is not Python stands for itself."""
+    """The reference's classes and functions as normalised tokens: without comments, annotations, sizes, input
+    functions and its own names, and with all numbers replaced. Text that is not Python stays as it is."""
     try:
         return " ".join(_Words(ast.parse(source)).all())
     except (SyntaxError, ValueError):
@@ -54,14 +54,14 @@ def canonical(source: str) -> str:
 
 
 def fingerprint(source: str) -> str:
-    """Twelve hexadecimal digits, equal for references that differ in sizes, names or layout only."""
+    """Twelve hexadecimal digits, equal for references that differ only in sizes, names or layout."""
     return content_id("structure", canonical(source))
 
 
 @lru_cache(maxsize=4096)
 def operators(source: str) -> tuple[str, ...]:
-    """The operations that the reference calls, sorted, each as often as it is there. `nn.ReLU`,
-    `F.relu` and `x.relu_()` are one operation."""
+    """The operations that the reference calls, sorted, with repetitions. `nn.ReLU`, `F.relu` and `x.relu_()`
+    are the same operation."""
     try:
         words = _Words(ast.parse(source))
     except (SyntaxError, ValueError):
@@ -70,7 +70,7 @@ def operators(source: str) -> tuple[str, ...]:
 
 
 def sized(problem: Problem) -> str:
-    """The reference with the problem's sizes written into it: what was measured. Raises SyntaxError."""
+    """The reference with the problem's sizes written into it, as it was measured. Raises SyntaxError."""
     lines = [line.encode() for line in problem.source.splitlines(keepends=True)]
     for node in reversed(ast.parse(problem.source).body):
         if not isinstance(node, ast.Assign | ast.AnnAssign):
@@ -80,7 +80,7 @@ def sized(problem: Problem) -> str:
         sizes = [f"{name} = {problem.overrides[name]!r}" for name in names if name in problem.overrides]
         if not sizes:
             continue
-        # A statement for one name is replaced; one for several is followed by those that overrule it.
+        # An assignment to one name is replaced; one to several names is followed by the new assignments.
         first, last, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1, node.end_col_offset
         kept = (
             lines[first][: node.col_offset]
@@ -93,7 +93,7 @@ def sized(problem: Problem) -> str:
 
 
 class _Words:
-    """A walk over a module's classes and functions that knows what its names stand for."""
+    """Turns a module's classes and functions into normalised tokens, resolving imported names."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._imported: dict[str, str] = {}
@@ -129,7 +129,8 @@ class _Words:
                 yield from _operator(type(node.op).__name__)
 
     def _dotted(self, node: ast.expr) -> str | None:
-        """`torch.nn.functional.relu` for what reaches it through imports; "" for the model's own."""
+        """The full dotted name of an imported name, such as `torch.nn.functional.relu`; "own" for an
+        attribute that the model assigns; None for others."""
         if isinstance(node, ast.Name):
             return self._imported.get(node.id)
         if isinstance(node, ast.Attribute) and (base := self._dotted(node.value)):
@@ -139,7 +140,7 @@ class _Words:
         return None
 
     def _name(self, name: str) -> str:
-        """Own names by the order in which they come up; those of Python stay."""
+        """Numbers the reference's own names in order of appearance; builtins keep their names."""
         if name in BUILTINS:
             return name
         return self._numbers.setdefault(name, f"#{len(self._numbers)}")
@@ -185,7 +186,7 @@ class _Words:
 
     @staticmethod
     def _is_trivial(node: ast.FunctionDef) -> bool:
-        """An `__init__` that does nothing but call the one above it."""
+        """Whether an `__init__` only calls its base class's."""
         calls = [each for each in node.body if not isinstance(each, ast.Pass)]
         calls = [e for e in calls if not (isinstance(e, ast.Expr) and isinstance(e.value, ast.Constant))]
         return all("super" in ast.unparse(each) and isinstance(each, ast.Expr) for each in calls)

@@ -1,4 +1,4 @@
-"""A row of training data and the columns that every format has: which problem, and where it comes from."""
+"""Rows of training data, and the columns that all formats share: the task and the provenance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from evaluators.records.evaluation import Evaluation
 
 STRINGS = "list of string"
-"""The type of a column with several texts a row; the others are `string`, `float64`, `int64` and `bool`."""
+"""The type of a column with several strings per row; other types are `string`, `float64`, `int64`, `bool`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """`type` is the name of a plain type, `STRINGS`, or the columns of the records in a list."""
+    """A column. `type` is a plain type's name, `STRINGS`, or the columns of a list of records."""
 
     name: str
     type: str | tuple[Column, ...]
@@ -23,8 +23,8 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """`values` by column, provenance included. Of rows whose texts in `compared` are all alike, the one with
-    the larger `worth` is kept."""
+    """A row: its `values` by column. Of rows whose `compared` texts are duplicates, the one with the larger
+    `worth` is kept."""
 
     values: Mapping[str, Any]
     compared: tuple[str, ...]
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def problem_key(self) -> str:
-        """Rows with the same one stand in the same split."""
+        """Rows with the same key go to the same split."""
         return str(self.values["problem_key"])
 
 
@@ -43,30 +43,30 @@ def columns(types: str, **meanings: str) -> tuple[Column, ...]:
 
 TASK = columns(
     "string",
-    reference="the PyTorch module to replace, with the sizes that were measured",
-    dtype="of its floating inputs and weights",
-    tolerance="the profile by which outputs were compared",
-    target="`cuda` or `cpu`",
+    reference="the PyTorch module to replace, with the measured sizes",
+    dtype="dtype of its floating inputs and weights",
+    tolerance="tolerance profile used to compare outputs",
+    target="device: `cuda` or `cpu`",
 )
 ORIGIN = (
     *columns(
         "string",
-        problem="its name",
+        problem="name of the problem",
         problem_id="hash of the problem with its sizes and rules",
-        problem_key="hash of the reference without sizes and names: what splits go by",
-        run="the run's folder, below the folder that was read; empty for a library entry",
+        problem_key="hash of the reference without sizes and names; decides the split",
+        run="run folder, relative to the folder that was read; empty for a library entry",
         entry="id of the library entry; empty for a run",
     ),
     Column(name="variants", type=STRINGS, meaning="ids of the run's variants in the row"),
-    Column(name="proposers", type=STRINGS, meaning="who had the ideas"),
-    Column(name="models", type=STRINGS, meaning="the language models among them"),
+    Column(name="proposers", type=STRINGS, meaning="proposers of the ideas"),
+    Column(name="models", type=STRINGS, meaning="language models among the proposers"),
     *columns(
         "string",
-        device="on which the times were taken",
+        device="device on which the times were measured",
         versions="JSON: driver, torch, isolation, measured peaks",
-        command="that repeats the run; empty where it is not known",
-        reference_license="of the reference",
-        kernel_license="of the kernels",
+        command="command that repeats the run; empty if unknown",
+        reference_license="license of the reference",
+        kernel_license="license of the kernels",
     ),
 )
 
@@ -76,16 +76,16 @@ def timed(prefix: str, what: str) -> tuple[Column, ...]:
     return columns(
         "float64",
         **{
-            f"{prefix}ms": f"median time of a call of {what}",
-            f"{prefix}speedup": "eager PyTorch's time over it, paired in one session",
+            f"{prefix}ms": f"median time per call of {what}",
+            f"{prefix}speedup": "speedup over eager PyTorch, from paired measurements in one session",
             f"{prefix}speedup_low": "lower end of its 95 % interval",
-            f"{prefix}speedup_high": "upper end",
+            f"{prefix}speedup_high": "upper end of its 95 % interval",
         },
     )
 
 
 def times(prefix: str, evaluation: Evaluation) -> dict[str, float | None]:
-    """The figures of an evaluation, as the journal has them; nulls for a kernel that was not correct."""
+    """The values for the columns of `timed`; None for a kernel that was not correct."""
     timing = evaluation.timing
     return {
         f"{prefix}ms": timing.kernel_ms if timing else None,

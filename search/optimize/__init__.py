@@ -1,6 +1,6 @@
-"""A model in, a faster model out. stages has the order of things:
+"""Makes a model faster: the command `ideatree optimize`. stages has the steps after the profile, in order:
 
-models/ makes the model; profiling/ says where its time goes; extraction/ makes problems of what is worth it;
-searching asks the library for kernels (adapters) and searches others; installation/ puts them into the model,
-and verification/ holds that against the model as it was; outcome, page and readme say what became of it.
+models/ loads the model; profiling/ finds where its time goes; extraction/ turns promising parts into
+problems; searching tries library kernels (adapters) and searches new ones; installation/ writes the model
+with kernels; verification/ compares it to the original; outcome, profile_page and readme report the result.
 """

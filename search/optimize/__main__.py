@@ -1,4 +1,4 @@
-"""A model in, a faster model out:
+"""Make a model faster:
 
     python -m search.optimize model=my_model.py budget.evaluations=400
     python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
@@ -8,11 +8,16 @@
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights; `model.shapes` gives it several sets of inputs. `profile` says where its time goes; `extract`
-makes problems of what can be won; `search` asks the library for kernels, and then searches with what `budget`
-allows; `install` puts the kernels into the model, holds that against the model, and times both. The folder of
-the run has the profile (`profile.html`), the problems, the searches, and `optimized/`, which loads without
-this project. Exit status 0, 2 when the call was wrong, 130 when it was interrupted; `resume=` goes on.
+random weights. `model.shapes` gives it several sets of inputs. The command has four stages:
+
+- `profile` finds where the model's time goes.
+- `extract` turns the parts that could gain most into problems.
+- `search` tries the library's kernels, then searches new ones within `budget`.
+- `install` puts the kernels into the model, compares it to the original, and times both.
+
+The run folder has the profile (`profile.html`), the problems, the searches, and `optimized/`, which loads
+without Ideatree. The exit status is 0, 2 for a wrong call, or 130 after an interrupt; continue with
+`resume=`.
 """
 
 from __future__ import annotations
@@ -52,15 +57,15 @@ from search.app.resuming import restore_overrides
 from search.app.run_folders import page_at_the_end
 from search.campaign.__main__ import OWN as CAMPAIGN
 from search.campaign.config import SearchesConfig, check_searches
-from search.optimize.extraction.whole import whole_of
-from search.optimize.model_config import ModelConfig, named, source_of
+from search.optimize.extraction.traced_model import trace_model
+from search.optimize.model_config import ModelConfig, expand_name, source_of
 from search.optimize.models.source import LoadedModel, check_dtype
 from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
-from search.optimize.stages import OptimizeRun, extracted, installed, kernels_for
-from search.optimize.verification.apart import COMPILED
+from search.optimize.stages import OptimizeRun, extract_problems, find_kernels, install_kernels
+from search.optimize.verification.launcher import COMPILE_WAYS
 
 STAGES = ("profile", "extract", "search", "install")
 OWN = (
@@ -80,7 +85,7 @@ OWN = (
     "stop_after",
     "report",
 )
-"""Keys that are not those of the searches."""
+"""The keys that are not passed on to the searches."""
 
 
 @dataclass
@@ -88,53 +93,52 @@ class OptimizeConfig(SearchesConfig):
     """The config of the command."""
 
     model: ModelConfig = section(ModelConfig)
-    dtype: str | None = option(None, "of floating inputs and weights; null: the model's own")
-    device: str = option("auto", "auto | cuda | cpu")
-    backward: bool = option(False, "forward and backward, in training mode")
-    warmup: int = option(3, "iterations before any is timed")
-    iterations: int = option(10, "that are timed, and that are traced")
-    seed: int = option(0, "of weights, inputs and every random choice of the searches")
-    top: int = option(20, "rows of the table")
-    targets: int = option(8, "problems that are made of the model, at most")
-    least_gain: float = option(0.005, "of the model, that a problem must be able to give")
-    compared: int = option(5, "sets of weights and inputs on which the models are compared")
-    turns: int = option(15, "readings of each way of running the model")
-    compile: str = option("all", "ways of torch.compile that are timed: none | default | all (max-autotune)")
-    verify_s: float = option(3600.0, "limit of the comparison, in seconds")
-    stop_after: str = option("install", "the last stage to be run: profile | extract | search | install")
+    dtype: str | None = option(None, "dtype of floating weights and inputs; null: the model's default")
+    device: str = option("auto", "device to run on: auto | cuda | cpu")
+    backward: bool = option(False, "profile forward and backward, in training mode")
+    warmup: int = option(3, "untimed iterations before the profile")
+    iterations: int = option(10, "iterations to time, and again to trace")
+    seed: int = option(0, "seed of the weights, the inputs and every random choice of the searches")
+    top: int = option(20, "rows of the printed table")
+    targets: int = option(8, "maximum number of problems to search kernels for")
+    least_gain: float = option(0.005, "least end-to-end speedup that a problem must make possible, minus 1")
+    compared: int = option(5, "sets of weights and inputs on which the two models are compared")
+    turns: int = option(15, "timing readings for each way of running the model")
+    compile: str = option("all", "torch.compile modes to time: none | default | all (adds max-autotune)")
+    verify_s: float = option(3600.0, "time limit of the verification, in seconds")
+    stop_after: str = option("install", "last stage to run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
     hydra: Any = hydra_settings({"run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
-    """`model=…` is short for a key of its own; a run that is resumed has the overrides that it began with.
-    Raises UsageError."""
-    return restore_overrides(named(overrides), "optimization")
+    """Expands `model=…`; a resumed run gets the overrides it started with. Raises UsageError."""
+    return restore_overrides(expand_name(overrides), "optimization")
 
 
 @command("search.optimize", OptimizeConfig, __doc__, expand=expand)
 def main(config: DictConfig) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     console = Console()
     log_to(Console(stderr=True))
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler talks
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler; read when torch is imported
     one_of(config, "stop_after", STAGES)
-    one_of(config, "compile", [*COMPILED])
+    one_of(config, "compile", [*COMPILE_WAYS])
     check_searches(config)
     positive(config, "iterations", "top", "targets", "compared")
     positive(config, "turns", least=6)
     positive(config, "warmup", least=0)
     check_dtype(config.dtype)
     settle_device(config)
-    config.problem.libraries = config.problem.libraries or "any"  # what counts here is the model's time
+    config.problem.libraries = config.problem.libraries or "any"  # only the model's time counts here
     if not any(each.startswith("evaluator.compile_mode=") for each in given_overrides()):
-        config.evaluator.compile_mode = ""  # kernels are held against torch.compile in the model, not alone
+        config.evaluator.compile_mode = ""  # kernels are compared with torch.compile in the model, not alone
     folder = output_folder()
     profile = read_profile(folder) if (folder / "profile.json").exists() else None
     if profile is not None and not profile.shapes and config.model.shapes is None:
-        config.model.shapes = []  # of an earlier version, when there was one
+        config.model.shapes = []  # a profile of an earlier version, which knew one shape
     source = source_of(config.model)
-    say(console, f"making the model on {config.device}")
+    say(console, f"loading the model on {config.device}")
     models = source.load(
         device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
     )
@@ -142,30 +146,28 @@ def main(config: DictConfig) -> int:
         profile = _profile(config, models, console)
         _show(config, profile, folder, console)
     elif profile.weights != {each.shape: each.weight for each in models}:
-        raise UsageError(f"model.shapes is not what {shown(folder)} began with; begin a new run")
+        raise UsageError(f"model.shapes differs from that of {shown(folder)}; start a new run")
     if config.stop_after == "profile":
         return 0
     if config.backward:
-        say(console, "backward=true: kernels are put into a forward without gradients; this ends here")
+        say(console, "backward=true: stops after the profile, because kernels support the forward only")
         return 0
-    making = OptimizeRun(
-        folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console
-    )
-    return asyncio.run(_make(making, profile, models))
+    run = OptimizeRun(folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console)
+    return asyncio.run(_optimize(run, profile, models))
 
 
-async def _make(making: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:
-    """The stages after the profile."""
-    wholes = [whole_of(each) for each in models]
-    extraction = extracted(making, profile, wholes)
-    if making.config.stop_after == "extract":
+async def _optimize(run: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:
+    """Runs the stages after the profile."""
+    traced_models = [trace_model(each) for each in models]
+    extraction = extract_problems(run, profile, traced_models)
+    if run.config.stop_after == "extract":
         return 0
-    kernels = await kernels_for(making, profile, wholes, extraction) if extraction.problems else {}
-    if making.config.stop_after == "install":
-        found = installed(making, profile, wholes, extraction, kernels)
+    kernels = await find_kernels(run, profile, traced_models, extraction) if extraction.problems else {}
+    if run.config.stop_after == "install":
+        found = install_kernels(run, profile, traced_models, extraction, kernels)
         if found is not None:
-            making.say(f"optimized: {shown(making.folder / 'optimized')}")
-            making.say(*page_at_the_end(write_page, making.folder, bool(making.config.report)))
+            run.say(f"optimized: {shown(run.folder / 'optimized')}")
+            run.say(*page_at_the_end(write_page, run.folder, bool(run.config.report)))
     return 0
 
 
@@ -176,7 +178,7 @@ def _show(config: DictConfig, profile: Profile, folder: Path, console: Console) 
     say(console, *legend(profile, config.top), "", f"profile: {shown(folder / 'profile.json')}")
     calls = folder / "calls.txt"
     write_trace(calls, calls_of(profile))
-    say(console, f"problems: TRACES={shown(calls)} python -m search.campaign suite=operators/traced")
+    say(console, f"to search its operators: TRACES={shown(calls)} ideatree campaign suite=operators/traced")
     say(console, *page_at_the_end(write_page, folder, bool(config.report)))
 
 

@@ -1,8 +1,8 @@
-"""The library's kernels in the form of a model's problem.
+"""Adapts library kernels to a model's problems.
 
 A library kernel has the interface of its family: a layer norm is a function of rows, weight, bias and eps. A
-problem has the tensors as the model holds them, with views before and after. What is made here is a proposal:
-whether it is right, the evaluator says.
+problem has the tensors as the model stores them, with views before and after. An adapted kernel is a
+proposal; the evaluator checks whether it is correct.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = "library_kernel"
-MARK = "# As a problem of a model: by search.optimize."
+MARK = "# Adapted to a model's problem by `ideatree optimize`."
 TEMPLATE = """
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
@@ -37,8 +37,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def _softmax(function: str) -> Words:
-    return lambda x, dim, half_to_float: f"{function}({x})"
+def _template(text: str) -> Callable[[str], Words]:
+    """A call written as `text`, with the function as `f` and the arguments by position."""
+    return lambda function: lambda *arguments: text.format(*arguments, f=function)
 
 
 def _sum(function: str) -> Words:
@@ -48,28 +49,9 @@ def _sum(function: str) -> Words:
     return words
 
 
-def _mm(function: str) -> Words:
-    return lambda a, b: f"{function}({a}, {b})"
-
-
-def _addmm(function: str) -> Words:
-    return lambda bias, a, b: f"{function}({a}, {b}).add_({bias})"
-
-
 def _layernorm(function: str) -> Words:
     def words(x: str, shape: str, weight: str, bias: str, eps: str) -> str:
         return f"{function}({x}, {weight}, {bias}, {eps}, {shape.count(',') + 1})"
-
-    return words
-
-
-def _fused_rms_norm(function: str) -> Words:
-    return lambda x, shape, weight, eps: f"{function}({x}, {weight}, {eps})"
-
-
-def _conv2d(function: str) -> Words:
-    def words(x: str, weight: str, bias: str, stride: str, padding: str, *rest: str) -> str:
-        return f"{function}({x}, {weight}, {bias}, {stride}[0], {padding}[0])"
 
     return words
 
@@ -88,26 +70,29 @@ def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
 
 
 OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
-    "softmax": {"aten._softmax.default": _softmax},
+    "softmax": {"aten._softmax.default": _template("{f}({0})")},
     "sum": {"aten.sum.dim_IntList": _sum},
-    "matmul": {"aten.mm.default": _mm, "aten.addmm.default": _addmm},
+    "matmul": {
+        "aten.mm.default": _template("{f}({0}, {1})"),
+        "aten.addmm.default": _template("{f}({1}, {2}).add_({0})"),
+    },
     "layernorm": {"aten.native_layer_norm.default": _layernorm},
-    "rmsnorm": {"aten._fused_rms_norm.default": _fused_rms_norm},
-    "conv2d": {"aten.convolution.default": _conv2d},
+    "rmsnorm": {"aten._fused_rms_norm.default": _template("{f}({0}, {2}, {3})")},
+    "conv2d": {"aten.convolution.default": _template("{f}({0}, {1}, {2}, {3}[0], {4}[0])")},
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
 }
-"""By the library's family: how an operator is written with the kernel's function."""
+"""By the library's family and the operator: how to write its call with the kernel's function."""
 RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
 
 
 def is_for(entry: Entry, device: str) -> bool:
-    """Whether the entry's language is one of the device's."""
+    """Whether the entry's language runs on the device."""
     return (device == "cpu") == (entry.kernel.language == "cpp")
 
 
 def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kernel | None:
-    """The entry's kernel for the fragment, whose calls in `views` move nothing; None where it is not for
-    that."""
+    """The entry's kernel, adapted to the fragment; None where it does not fit. `views`: calls that move no
+    data."""
     if not entry.function:
         return None
     computing = [node for node in fragment.calls if node not in views]
@@ -127,14 +112,14 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
 
 
 def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
-    """Whether the shapes with which a kernel that `adapted` has made calls the entry's function are ones that
-    the function is right for, in all cases of the problem; True where that cannot be told without numbers."""
+    """Whether the entry's function supports the shapes with which an adapted kernel calls it, in all cases of
+    the problem; True where the shapes depend on the values in tensors."""
     alone = [problem.of_case(each) for each in problem.cases] or [problem]
     return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
 
 
 class _AskedError(Exception):
-    """Ends a forward at the function's call."""
+    """Stops a forward at the call of the function."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
@@ -142,7 +127,7 @@ class _AskedError(Exception):
 
 
 def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ...]]:
-    """The shapes of the tensors that the function is given, as far as they are known."""
+    """The shapes of the tensors passed to the function; empty where they are not known."""
     import torch
 
     def function(*given: object) -> None:
@@ -157,8 +142,8 @@ def _asked(entry: Entry, kernel: Kernel, problem: Problem) -> list[tuple[int, ..
             space["ModelNew"]()(*inputs)
     except _AskedError as asked:
         return asked.shapes
-    except Exception as error:  # views of tensors without numbers may raise anything
-        logger.info("what %s is asked cannot be told: %s: %s", entry.id, type(error).__name__, error)
+    except Exception as error:  # views of meta tensors may raise anything
+        logger.info("the shapes for %s are not known: %s: %s", entry.id, type(error).__name__, error)
     return []
 
 
@@ -168,9 +153,9 @@ def _views_alone() -> Mapping[str, Words]:
 
 
 def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) -> list[str] | None:
-    """x · weight / sqrt(mean(x²) + eps), written out."""
+    """An RMS norm written out in the model as x · weight / sqrt(mean(x²) + eps)."""
     calls = [(str(node.target).split(".")[1], node) for node in computing]
-    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # in float32 between
+    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # casts to float32 and back
     if tuple(name for name, _ in calls) != RMSNORM:
         return None
     eps = calls[2][1].args[1]

@@ -1,4 +1,4 @@
-"""The part of a command's config that says which model: `model=…`, and the keys below it."""
+"""The config section that chooses the model: `model=…`, and the keys below it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ COLLECTIONS: dict[str, type[Any]] = {
     "torchvision": Torchvision,
     "diffusers": Diffusers,
 }
-"""Where architectures come from, by what their names begin with."""
+"""Packages with architectures, by the prefix of a model's name."""
 OF_A_SHAPE = ("sizes", "batch", "sequence", "image", "sample", "inputs")
-"""Keys of a model that may differ from shape to shape."""
+"""Keys of a model that may differ between input shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemModel:
-    """A problem of a suite, by its name (`level1/softmax`). `sizes` and `shapes` are as those of a file, but
-    None is one shape: a suite's cases need not be a model's."""
+    """A problem of a suite, by its name (`level1/softmax`). `sizes` and `shapes` work as for a file, but
+    `shapes` None means one shape, because a suite's cases need not suit a model."""
 
     name: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -50,37 +50,41 @@ class ProblemModel:
 
 @dataclass
 class ModelConfig:
-    """A model, and what can be set of it; null: the default of its kind."""
+    """A model and its settings; null: the default of its kind."""
 
     name: str = option(
         MISSING,
-        "model=… for short: a file (my_model.py), an importable module, a problem (level1/softmax), "
+        "the model, also as model=…: a file (my_model.py), an importable module, a problem (level1/softmax), "
         "or transformers/…, torchvision/…, diffusers/…",
     )
     shapes: list[dict[str, Any]] | None = option(
         None,
-        "several sets of inputs: [{batch: 1, weight: 3}, {batch: 32}] of architectures, "
-        "[{sizes: {batch: 1}}, ...] of files and problems; null: those of the file's get_cases(); []: one",
+        "several input shapes: [{batch: 1, weight: 3}, {batch: 32}] for architectures, "
+        "[{sizes: {batch: 1}}, ...] for files and problems; null: the file's get_cases(); []: one shape",
     )
-    sizes: dict[str, Any] = option({}, "of files and problems: module globals to replace")
-    config: dict[str, Any] = option({}, "of architectures: changes the library's default config")
-    inputs: dict[str, Any] = option({}, "of transformers and diffusers: shapes of further inputs")
-    batch: int | None = option(None, "of architectures; null: 1")
-    sequence: int | None = option(None, "tokens of an input; null: 128, or 77 of what conditions diffusers")
-    image: int | None = option(None, "of torchvision: pixels, high and wide; null: 224")
-    sample: int | None = option(None, "of diffusers: what is denoised, high and wide; null: its config's")
-    labels: bool | None = option(None, "of transformers: the loss of predicting the inputs, too; null: false")
+    sizes: dict[str, Any] = option({}, "module globals to replace (files and problems)")
+    config: dict[str, Any] = option({}, "changes to the architecture's default config")
+    inputs: dict[str, Any] = option({}, "shapes of further inputs (transformers, diffusers)")
+    batch: int | None = option(None, "batch size (architectures); null: 1")
+    sequence: int | None = option(
+        None, "tokens per input (transformers, null: 128) or prompt (diffusers, 77)"
+    )
+    image: int | None = option(None, "image height and width in pixels (torchvision); null: 224")
+    sample: int | None = option(
+        None, "height and width of the denoised sample (diffusers); null: its config's"
+    )
+    labels: bool | None = option(None, "also compute the loss of predicting the inputs (transformers)")
 
 
-def named(overrides: Sequence[str]) -> list[str]:
-    """The overrides with `model=…` as the key that it is short for."""
+def expand_name(overrides: Sequence[str]) -> list[str]:
+    """Expands `model=…` to `model.name=…`."""
     short = "model="
     return [f"model.name={each[len(short) :]}" if each.startswith(short) else each for each in overrides]
 
 
 def source_of(config: DictConfig | Mapping[str, Any]) -> ModelSource:
-    """The source of a `ModelConfig`. Raises UsageError for a name that is none, and for a key that its kind
-    of model does not have."""
+    """The source for a `ModelConfig`. Raises UsageError for an unknown name, and for a key that this kind of
+    model does not have."""
     given_keys = OmegaConf.to_container(OmegaConf.create(config), resolve=True)  # type: ignore[arg-type]
     assert isinstance(given_keys, dict)
     name = str(given_keys["name"])
@@ -92,7 +96,7 @@ def source_of(config: DictConfig | Mapping[str, Any]) -> ModelSource:
     elif collection in COLLECTIONS and rest:
         made, own = COLLECTIONS[collection], {"name": rest}
     elif rest and (meant := nearest(collection, COLLECTIONS, 0.7)):
-        raise UsageError(f"model={name}: there is no collection {collection}; did you mean {meant}?")
+        raise UsageError(f"model={name}: unknown collection {collection}; did you mean {meant}?")
     else:
         made, own = ProblemModel if rest else ModuleModel, {"name": name}
     given = {
@@ -100,21 +104,21 @@ def source_of(config: DictConfig | Mapping[str, Any]) -> ModelSource:
     }
     known = {each.name for each in fields(made)} - {"name", "path"}
     if not given.get("shapes", True) and "shapes" not in known:
-        del given["shapes"]  # one set of inputs is what each model has
+        del given["shapes"]  # shapes=[] means one shape, which every model has
     for key in given:
         if key not in known:
             has = f"it has {', '.join(f'model.{each}' for each in sorted(known))}" if known else "it has none"
-            raise UsageError(f"model.{key} is no key of model={name}; {has}")
+            raise UsageError(f"model={name} has no key model.{key}; {has}")
     _check_shapes(given.get("shapes") or (), [*(each for each in OF_A_SHAPE if each in known), "weight"])
     source: ModelSource = made(**own, **given)
     return source
 
 
 def _check_shapes(shapes: Sequence[Mapping[str, Any]], known: Sequence[str]) -> None:
-    """Raises UsageError for a key that a shape does not have, and for a weight that is none."""
+    """Raises UsageError for an unknown key of a shape, and for an invalid weight."""
     for each in shapes:
         if unknown := [key for key in each if key not in known]:
-            raise UsageError(f"{unknown[0]} is no key of a shape in model.shapes; it has {', '.join(known)}")
+            raise UsageError(f"model.shapes has the unknown key {unknown[0]}; known are {', '.join(known)}")
         weight = each.get("weight", 1)
         if not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise UsageError(f"the weight of a shape in model.shapes is {weight}; it must be above 0")
+            raise UsageError(f"model.shapes has the weight {weight}; it must be above 0")

@@ -1,4 +1,4 @@
-"""What became of a model, from the files of its run: for the page."""
+"""The outcome of a run, read from its files, for `profile.html`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from search.optimize.extraction.record import EXTRACTION, Extraction
-from search.optimize.profiling.record import Profile, patterns_of
-from search.optimize.verification.apart import WAYS
-from search.optimize.verification.record import EAGER, FILE, Verification, growth_lines, said_of
+from search.optimize.profiling.record import Profile, site_patterns
+from search.optimize.verification.launcher import WAYS
+from search.optimize.verification.record import EAGER, FILE, Verification
+from search.optimize.verification.summary import growth_lines, summary_lines
 
 KERNELS = "kernels.json"
-"""The kernels that were found, by their problems' names."""
+"""The file with the kernels that were found, by problem."""
 
 
 def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
-    """As plain JSON types: `ways` of running the model with their times and speedups over eager, the same at
-    each of its `shapes`, what is `said` of the comparison, and a row for each problem. None where no model
-    with kernels has been compared yet. Raises OSError and ValueError for files that are not whole."""
+    """The outcome as plain JSON types, or None where no model with kernels has been verified yet: the `ways`
+    of running the model with times and speedups over eager, overall and per input shape (`shapes`), the
+    comparison in words (`said`), and a row per problem. Raises OSError and ValueError for damaged files."""
     if not (folder / FILE).exists():
         return None
     found = Verification.read(folder / FILE)
@@ -27,7 +28,7 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
     kernels: Mapping[str, Any] = json.loads((folder / KERNELS).read_text(encoding="utf-8"))
     return {
         "passes": found.passes,
-        "said": said_of(found),
+        "said": summary_lines(found),
         "growth": growth_lines(found),
         "ways": [_way(found, way) for way in found.ways],
         "shapes": [
@@ -42,7 +43,7 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
                 "calls": len(each.places),
                 "share": each.time_ms / profile.total_ms,
                 "ceiling": each.ceiling,
-                "sites": list(patterns_of([place.site for place in each.places])),
+                "sites": list(site_patterns([place.site for place in each.places])),
                 "kernel": kernels.get(each.name),
                 "used": found.calls.get(each.name, 0),
                 "left_out": found.left_out.get(each.name, ""),

@@ -1,4 +1,4 @@
-"""`profile.html` of a run: where the time goes by operator and by module, what can be won, what was won."""
+"""`profile.html` of a run: time by operator and module, what could be gained, and what was gained."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from search.optimize.outcome import outcome_of
-from search.optimize.profiling.record import Profile, SiteTime, Target, patterns_of
+from search.optimize.profiling.record import Profile, SiteTime, Target, site_patterns
 from search.optimize.profiling.table import advice
 from search.report.html import plain, render_page
 
 SCRIPTS = ("elements.js", "plots.js", "profile.js")
 MOST_TARGETS = 200
-"""Rows of the ranking."""
+"""Maximum rows of the ranking."""
 
 
 class BadProfile(ValueError):
-    """A file that has no profile, or one of another version."""
+    """The file contains no profile, or one of another version."""
 
 
 def has_profile(folder: Path) -> bool:
-    """Whether a profile lies in the folder."""
+    """Whether the folder contains a profile."""
     return (folder / "profile.json").exists()
 
 
@@ -35,11 +35,11 @@ def read_profile(folder: Path) -> Profile:
     try:
         return Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadProfile(f"profile.json has no profile that can be read: {first_line(error)}") from error
+        raise BadProfile(f"profile.json cannot be read: {first_line(error)}") from error
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
-    """Writes the page of the profile in the folder, `profile.html` there unless `out` says otherwise; returns
+    """Writes the page of the folder's profile to `out` (default: `profile.html` in the folder) and returns
     the file. Raises OSError and BadProfile."""
     place, profile = out or folder / "profile.html", read_profile(folder)
     page = render_page(
@@ -61,7 +61,7 @@ def _outcome(folder: Path, profile: Profile) -> dict[str, Any] | None:
 
 
 def page_data(profile: Profile) -> dict[str, Any]:
-    """What the page shows, as plain JSON types."""
+    """The page's content as plain JSON types."""
     facts = ("model", "device", "device_name", "dtype", "backward", "torch", "iterations", "notes")
     times = ("wall_ms", "device_ms", "total_ms", "other_ms", "kernels", "idle_share", "launch_bound")
     shown: dict[str, Any] = plain(
@@ -82,8 +82,8 @@ def page_data(profile: Profile) -> dict[str, Any]:
 
 
 def modules(profile: Profile) -> list[dict[str, Any]]:
-    """The tree of the modules with the operators that each calls: `id`, the `parent`'s ("" for none), `name`,
-    `time_ms` with all that is below, `calls`, whether it is an `operator`. Nodes come after their parents."""
+    """The tree of modules and the operators they call, parents first: `id`, the `parent`'s id ("" for the
+    root), `name`, `time_ms` and `calls` including all nodes below, and whether it is an `operator`."""
     time_ms: dict[tuple[str, ...], float] = defaultdict(float)
     calls: dict[tuple[str, ...], int] = defaultdict(int)
     for operator in profile.operators:
@@ -107,7 +107,7 @@ def modules(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _by_number(path: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Of modules that are numbered, 2 comes before 10."""
+    """Sort key that puts module 2 before module 10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path]
 
 
@@ -126,4 +126,4 @@ def _target(profile: Profile, target: Target) -> dict[str, Any]:
 
 
 def _patterns(sites: dict[str, SiteTime]) -> list[str]:
-    return [f"{name} ×{count}" if count > 1 else name for name, count in patterns_of(list(sites)).items()]
+    return [f"{name} ×{count}" if count > 1 else name for name, count in site_patterns(list(sites)).items()]

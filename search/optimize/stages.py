@@ -1,4 +1,4 @@
-"""The stages after the profile: problems out of the model, kernels for them, the model with the kernels."""
+"""The stages after the profile: extract problems, find kernels for them, install and verify the kernels."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ from search.campaign.running import LIMITS, Campaign, CampaignRun
 from search.optimize.adapters import adapted, is_for
 from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
+from search.optimize.extraction.traced_model import TracedModel
 from search.optimize.installation.package import PACKAGE, set_way, write_package
-from search.optimize.installation.placement import assigned
+from search.optimize.installation.placement import assign_places
 from search.optimize.outcome import KERNELS
 from search.optimize.profiling.record import Profile
-from search.optimize.readme import extracted_lines, readme, won_lines
+from search.optimize.readme import kernel_lines, problem_lines, readme
 from search.optimize.searching import (
     AcceptedKernel,
     LibraryAnswers,
     ModelRules,
     SavedTime,
-    best_of,
-    of_search,
+    fastest_kernels,
+    search_winner,
 )
-from search.optimize.verification.apart import (
+from search.optimize.verification.launcher import (
     WAYS,
     VerificationError,
     VerificationTask,
-    verify_apart,
+    verify_in_subprocess,
     ways_of,
 )
-from search.optimize.verification.record import Verification, in_lines
+from search.optimize.verification.record import Verification
+from search.optimize.verification.summary import report_lines
 from search.run.searches import PlannedSearch
 
 SEARCHES = "searches"
-"""The folder of the searches' run folders."""
+"""The folder that contains the searches' run folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeRun:
-    """The folder of the run, its config, and the overrides that its searches share."""
+    """The run folder, its config, and the overrides that are passed to the searches."""
 
     folder: Path
     config: DictConfig
@@ -65,102 +66,100 @@ class OptimizeRun:
     console: Console
 
     def say(self, *lines: str) -> None:
-        """On the console."""
+        """Prints lines on the console."""
         say(self.console, *lines)
 
 
-def extracted(making: OptimizeRun, profile: Profile, wholes: Sequence[Whole]) -> Extraction:
-    """The problems of the run, which are made unless they are there."""
-    file = making.folder / EXTRACTION
+def extract_problems(run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel]) -> Extraction:
+    """Extracts the run's problems, or reads those of an earlier call."""
+    file = run.folder / EXTRACTION
     if file.exists():
         return Extraction.read(file)
-    config = making.config
+    config = run.config
     entries = build(config.library.kernels).entries() if config.library.use else []
     entries = [each for each in entries if is_for(each, str(config.device))]
-    views = set().union(*(each.views for each in wholes))
+    views = set().union(*(each.views for each in traced_models))
     found = extract(
         profile,
-        wholes,
-        making.folder,
+        traced_models,
+        run.folder,
         most=int(config.targets),
         gain=float(config.least_gain),
         known=lambda fragment: any(adapted(entry, fragment, views) for entry in entries),
     )
     found.write(file)
-    making.say(*extracted_lines(found, profile))
+    run.say(*problem_lines(found, profile))
     return found
 
 
-def _give_memory_back() -> None:
-    """To the device, of what running the model has taken: of a LLaMA 61 GiB, without which its kernels could
-    not be judged."""
+def _free_device_memory() -> None:
+    """Frees what the model's run left allocated (61 GiB after a LLaMA), so that kernels can be judged."""
     import torch
 
     gc.collect()
     torch.cuda.empty_cache()
 
 
-async def kernels_for(
-    making: OptimizeRun, profile: Profile, wholes: Sequence[Whole], extraction: Extraction
+async def find_kernels(
+    run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel], extraction: Extraction
 ) -> dict[str, AcceptedKernel]:
-    """Asks the library, then searches with the campaign's budget. Raises UsageError."""
-    config = making.config
+    """Tries the library's kernels, then searches with the campaign's budget; the best of each problem by its
+    name. Raises UsageError."""
+    config = run.config
     found: dict[str, list[AcceptedKernel | None]] = {each.name: [] for each in extraction.problems}
     searched = any(config.budget[unit] is not None for unit in LIMITS)
-    _give_memory_back()
+    _free_device_memory()
     host = host_of(config)
     with Pool(host) as pool:
         if config.library.use:
             library = build(config.library.kernels)
-            answers = LibraryAnswers(making.folder, library, wholes, making.say)
-            turns = asyncio.Semaphore(host.devices + 1)  # kernels are built while others are measured
+            answers = LibraryAnswers(run.folder, library, traced_models, run.say)
+            turns = asyncio.Semaphore(host.devices + 1)  # builds one kernel while others are measured
 
-            async def ask(each: Extracted) -> None:
+            async def ask(each: ExtractedProblem) -> None:
                 async with turns:
-                    found[each.name].append(await answers.ask(pool, each, _problem(making, each)))
+                    found[each.name].append(await answers.ask(pool, each, _problem(run, each)))
 
             await asyncio.gather(*map(ask, extraction.problems))
         if searched:
-            with CampaignView(making.console) as view:
-                campaign = _campaign(making, profile, extraction, host.devices)
-                run = CampaignRun(campaign, pool, config.device, view.show)
-                await run.run()
+            with CampaignView(run.console) as view:
+                campaign = _campaign(run, profile, extraction, host.devices)
+                campaign_run = CampaignRun(campaign, pool, config.device, view.show)
+                await campaign_run.run()
     if searched:
         for each in extraction.problems:
-            found[each.name].append(of_search(making.folder / SEARCHES / each.name))
+            found[each.name].append(search_winner(run.folder / SEARCHES / each.name))
         ended: dict[str, list[str]] = {}
-        for search in run.searches:
+        for search in campaign_run.searches:
             ended.setdefault(search.unfit or search.stopped, []).append(search.problem)
-        making.say(*(f"{', '.join(names)}: {why}" for why, names in ended.items() if why))
+        run.say(*(f"{', '.join(names)}: {why}" for why, names in ended.items() if why))
     else:
-        making.say("no budget.evaluations, seconds, calls, tokens or dollars: the library alone was asked")
-    return best_of(found)
+        run.say("no search, only library kernels: no budget.evaluations, seconds, calls, tokens or dollars")
+    return fastest_kernels(found)
 
 
-def _problem(making: OptimizeRun, each: Extracted) -> Problem:
-    return open_problem(
-        str(making.folder / each.file), device=making.config.device, rules=making.config.problem
-    )
+def _problem(run: OptimizeRun, each: ExtractedProblem) -> Problem:
+    return open_problem(str(run.folder / each.file), device=run.config.device, rules=run.config.problem)
 
 
-def _campaign(making: OptimizeRun, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
-    config = making.config
+def _campaign(run: OptimizeRun, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
+    config = run.config
     rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
-    shared = [*given_config_folders(), *rules, *making.shared]
+    shared = [*given_config_folders(), *rules, *run.shared]
     planned = [
         PlannedSearch(
             problem=each.name,
             arm="search",
             weight=each.time_ms,
-            overrides=(f"problem={making.folder / each.file}", *shared),
-            folder=making.folder / SEARCHES / each.name,
+            overrides=(f"problem={run.folder / each.file}", *shared),
+            folder=run.folder / SEARCHES / each.name,
             ceiling=each.ceiling,
         )
         for each in extraction.problems
         if each.searched
     ]
     return Campaign(
-        folder=making.folder,
+        folder=run.folder,
         planned=planned,
         scheduler=SavedTime(),
         rules=ModelRules(total_ms=profile.total_ms, model_gain=float(config.least_gain), **config.stop),
@@ -170,28 +169,30 @@ def _campaign(making: OptimizeRun, profile: Profile, extraction: Extraction, dev
     )
 
 
-def installed(
-    making: OptimizeRun,
+def install_kernels(
+    run: OptimizeRun,
     profile: Profile,
-    wholes: Sequence[Whole],
+    traced_models: Sequence[TracedModel],
     extraction: Extraction,
     kernels: Mapping[str, AcceptedKernel],
 ) -> Verification | None:
-    """Writes `optimized/` with the kernels with which the model is the same, and says what they are worth. A
-    GPU may run the forward as a CUDA graph, which can be worth it without any kernel; None where nothing is.
-    Raises UsageError."""
-    making.say(*won_lines(kernels, extraction.problems))
+    """Writes `optimized/` with the kernels that keep the model's outputs, and prints what they gain.
+
+    Returns None where nothing makes the model faster. On a GPU the forward may run as a CUDA graph, which can
+    be faster even without a kernel. Raises UsageError.
+    """
+    run.say(*kernel_lines(kernels, extraction.problems))
     sources = {name: each.kernel for name, each in kernels.items()}
     times = {each.name: each.time_ms for each in extraction.problems}
     saved_ms = {name: times[name] * (1 - 1 / each.low) for name, each in kernels.items()}
-    places = assigned(saved_ms, extraction.problems)
+    places = assign_places(saved_ms, extraction.problems)
     write_atomically(
-        making.folder / KERNELS,
+        run.folder / KERNELS,
         json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
     )
-    config = making.config
+    config = run.config
     if not places and config.device == "cpu":
-        making.say("nothing to put into the model")
+        run.say("optimized/ is not written: no kernel was found")
         return None
     model = OmegaConf.to_container(config.model, resolve=True)
     assert isinstance(model, dict)
@@ -205,29 +206,29 @@ def installed(
         ways=ways_of(str(config.compile), str(config.device)),
     )
     try:
-        write_package(making.folder, wholes, sources, places)
-        making.say("holding the model with the kernels against the model")
-        found = verify_apart(making.folder, task, [each.name for each in places], float(config.verify_s))
+        write_package(run.folder, traced_models, sources, places)
+        run.say("comparing the model with kernels to the original")
+        found = verify_in_subprocess(run.folder, task, [each.name for each in places], float(config.verify_s))
         if not found.passes:
-            shutil.rmtree(making.folder / PACKAGE)
-            raise VerificationError("its forward as code gives other answers, without any kernel")
+            shutil.rmtree(run.folder / PACKAGE)
+            raise VerificationError("its forward as code has different outputs even without kernels")
         if found.left_out:
             left = {each: own for each, own in places.items() if each.name not in found.left_out}
-            write_package(making.folder, wholes, sources, left)
+            write_package(run.folder, traced_models, sources, left)
         set_way(
-            making.folder,
+            run.folder,
             as_graph=found.as_graph,
             in_compiled=found.in_compiled,
             own_in_compiled=not found.compiled_pays,
             slower=found.slower_in,
         )
     except (CaptureError, VerificationError) as error:
-        raise UsageError(f"model={profile.model}: no kernel can be put into it: {error}") from error
+        raise UsageError(f"model={profile.model}: kernels cannot be installed: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
-    making.say(*in_lines(found, WAYS))
+    run.say(*report_lines(found, WAYS))
     if not kept and not found.is_faster:
-        shutil.rmtree(making.folder / PACKAGE)
-        making.say("nothing to put into the model")
+        shutil.rmtree(run.folder / PACKAGE)
+        run.say("optimized/ is not written: nothing makes the model faster")
         return None
-    write_atomically(making.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found))
+    write_atomically(run.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found))
     return found

@@ -1,4 +1,4 @@
-"""The comparison with KernelBench's evaluation, whose clone is played by a few lines, without a GPU."""
+"""The comparison with KernelBench's evaluation, with a stub of its clone and without a GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def known() -> list[Entrant]:
     return entrants()
 
 
-def test_everything_for_a_gpu_takes_part_once(known: list[Entrant]) -> None:
+def test_every_gpu_kernel_takes_part_once(known: list[Entrant]) -> None:
     names = [each.asked.name for each in known]
     assert len(set(names)) == len(names)
     assert {each.sort for each in known} == {CHEAT, MUTANT, HONEST}
@@ -75,7 +75,7 @@ def test_their_reference_has_our_sizes(known: list[Entrant]) -> None:
 
 
 def some(name: str, source: str, words: str = "", *, gains: bool = False) -> Entrant:
-    """An entrant with another kernel; its reference has the words in it."""
+    """An entrant with another kernel, and with these words in its reference."""
     asked = Asked(
         name=name,
         kind="timing",
@@ -118,7 +118,7 @@ def test_their_half(clone: Path) -> None:
     assert found["integers"][1].startswith("cannot judge the problem")
 
 
-def test_the_limit_ends_their_half(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limit_stops_their_half(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = harnesses.options_of([f"kernelbench={clone}", "limit_s=1"])
     assert not harnesses.run_theirs([some("late", "# sleeps")], given)
     assert "stopped after 1 s" in capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_the_table_counts_by_kind_and_harness() -> None:
     assert not met([*rows[:-1], row(MUTANT, "edge", YES, NO)])
 
 
-def test_parts_and_halves_are_put_together(tmp_path: Path) -> None:
+def test_parts_and_halves_are_merged(tmp_path: Path) -> None:
     files = []
     for number, one in enumerate([row(MUTANT, "tail", NO, ""), row(MUTANT, "edge", YES, NO)]):
         files.append(str(tmp_path / f"{number}.json"))

@@ -1,4 +1,4 @@
-"""Recorded calls are counted by their operators and tensors, as the profiler has them."""
+"""Recorded calls are counted by operator and tensors, as in the profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mutants: that each can be made and is wrong somewhere, and how their verdicts are counted."""
+"""Each mutant can be made and is wrong somewhere; and how their verdicts are counted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICES = ("cuda", "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_there_are_many_of_each_kind(device: str) -> None:
+def test_each_kind_has_many_mutants(device: str) -> None:
     found = [each for each in ALL if each.case.device == device]
     assert len(found) >= {"cuda": 300, "cpu": 200}[device]
     kinds = Counter(each.kind for each in found)
@@ -56,7 +56,7 @@ def test_every_kernel_and_every_problem_has_mutants_of_several_kinds() -> None:
 
 
 @pytest.mark.slow
-def test_every_mutant_is_another_source_that_parses() -> None:
+def test_every_mutant_differs_and_parses() -> None:
     for source in {each.kernel.source for each in ALL}:
         ast.parse(source)
     for each in ALL:
@@ -67,14 +67,14 @@ def test_every_mutant_is_another_source_that_parses() -> None:
 
 
 @pytest.mark.parametrize("old", ["x", "this is nowhere"])
-def test_a_change_that_no_longer_fits_is_refused(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_that_no_longer_fits_is_refused(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = Edit("term", "Wrong.", old, "y")
     monkeypatch.setattr(mutations, "edits", lambda: {"softmax/triton": [edit]})
     with pytest.raises(BadEdit, match=r"softmax/triton, term 1: .* occurs \d+ times, not once"):
         mutations.mutants()
 
 
-def test_what_a_problem_allows_is_no_mistake() -> None:
+def test_a_change_that_the_problem_allows_is_not_a_mutant() -> None:
     rounded = [each for each in ALL if each.name == "torch:level1/conv2d precision w5"]
     assert [each.case.device for each in rounded] == ["cuda"]  # on a CPU factors may be rounded to bfloat16
 
@@ -91,13 +91,13 @@ def test_an_unknown_kind_or_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_mutants_of_a_sum_are_wrong_on_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One reference for all: `benchmarks/witness.py` is the command for the others."""
+    """Only one reference; `benchmarks/witness.py` checks the others."""
     monkeypatch.setitem(witness.SMALL, "library/sum_rows", {"rows": 16, "features": 512})
     for each in (each for each in ALL if each.base == "torch:library/sum_rows" and each.case.device == "cpu"):
         assert list(witness.wrong_on(each, "cpu")), each.name
 
 
-def test_a_witness_knows_rounding_from_a_mistake() -> None:
+def test_a_witness_distinguishes_rounding_from_mistakes() -> None:
     exact = torch.randn(64, 64, dtype=torch.float64)
     eager = exact.float()
     assert not witness.is_wrong(eager * (1 + 1e-7), exact, eager, 2e-6)
@@ -110,7 +110,7 @@ def test_a_witness_knows_rounding_from_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_witness_compares_what_is_not_finite(value: float) -> None:
+def test_a_witness_compares_non_finite_values(value: float) -> None:
     exact = torch.ones(4, dtype=torch.float64)
     exact[1] = value
     eager = exact.float()
@@ -119,7 +119,7 @@ def test_a_witness_compares_what_is_not_finite(value: float) -> None:
     infinite = eager.clone()
     infinite[0] = float("inf")
     assert witness.is_wrong(infinite, exact, eager, 2e-6)
-    overflow = torch.ones(4)  # where eager alone is not finite, nobody is wrong
+    overflow = torch.ones(4)  # where only eager is not finite, no kernel is wrong
     overflow[2] = float("inf")
     assert not witness.is_wrong(torch.ones(4), torch.ones(4, dtype=torch.float64), overflow, 2e-6)
 
@@ -133,7 +133,7 @@ def test_small_sizes_keep_the_options_of_a_case() -> None:
 
 
 def test_honest_kernels_are_the_library_and_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two problems: the config of each takes its time to compose."""
+    """Only two problems, because composing their configs takes time."""
     names = ["level1/softmax", "library/rotary"]
     monkeypatch.setattr(mutations, "problems", lambda: names)
     monkeypatch.setattr(mutants, "CASES", [case for case in CASES if case.problem in names])
@@ -147,7 +147,7 @@ def test_honest_kernels_are_the_library_and_the_references(monkeypatch: pytest.M
     assert {each.problem.device for each in found} == {"cuda"}
 
 
-def test_mutants_are_for_problems_that_any_code_may_solve() -> None:
+def test_mutants_have_problems_that_allow_any_code() -> None:
     chosen = [each for each in ALL if each.base in ("sum_rows/triton", "torch:library/sum_rows")]
     found = of_mutants(chosen, "cuda")
     assert {each.problem.libraries for each in found} == {"any"}
@@ -170,7 +170,7 @@ def asked(name: str, kind: str = "tail", problem: str = "p") -> Asked:
 MANY = [asked(f"{TORCH if n % 2 else ''}{n}", "tail" if n % 3 else "mask", f"p{n % 5}") for n in range(30)]
 
 
-def test_the_options_choose() -> None:
+def test_options_select_mutants() -> None:
     def names(*arguments: str) -> set[str]:
         return {each.name for each in choose(MANY, options_of(arguments))}
 
@@ -184,7 +184,7 @@ def test_the_options_choose() -> None:
     assert len(choose(MANY, options_of(["honest=true", "repeat=3"]))) == 90
 
 
-def test_parts_are_all_and_open_no_problem_twice() -> None:
+def test_parts_cover_everything_and_share_no_problem() -> None:
     parts = [part_of(MANY, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in MANY)
     problems = [{each.problem.id for each in part} for part in parts]
@@ -201,7 +201,7 @@ def test_a_wrong_call_is_refused(call: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Played:
-    """In the place of Pool and LocalHost: says of each kernel what its name says."""
+    """Stub of Pool and LocalHost: a kernel's name is its verdict."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -239,12 +239,12 @@ def test_survivors_are_listed_and_the_goal_decides(
     assert main([f"merge={out},{out}"]) == 0
 
 
-def test_our_own_failure_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_failure_does_not_count_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, ["infrastructure_error"] * 2 + ["incorrect"] * 8)
     assert main(["device=cpu"]) == 1
 
 
-def test_what_has_no_verdict_in_time_is_no_success() -> None:
+def test_a_missing_verdict_is_not_a_success() -> None:
     late = Verdict(name="late", kind="tail", why="Wrong.", status="", log="no verdict in time")
     found = Verdict(name="found", kind="tail", why="Wrong.", status="incorrect")
     lines = summary([late, found])
@@ -252,7 +252,7 @@ def test_what_has_no_verdict_in_time_is_no_success() -> None:
     assert any(line.startswith("late: no verdict") for line in lines)
 
 
-def test_honest_kernels_are_to_be_correct() -> None:
+def test_honest_kernels_must_be_correct() -> None:
     def verdict(status: str) -> Verdict:
         return Verdict(name="n", kind=HONEST, why="", status=status)
 
@@ -260,7 +260,7 @@ def test_honest_kernels_are_to_be_correct() -> None:
     assert not verdict("incorrect").right
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="merge: "):
         merged([str(tmp_path / "nothing.json")])
     (tmp_path / "other.json").write_text('[{"odd": 1}]')

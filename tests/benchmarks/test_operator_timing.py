@@ -1,4 +1,4 @@
-"""Kernels that are trusted: made ready, compared with the reference, and timed in turns."""
+"""Trusted kernels are prepared, compared with the reference, and timed in turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMS = {
 }
 
 
-def test_right_kernels_are_timed_and_others_say_why_not() -> None:
+def test_correct_kernels_are_timed_and_others_give_a_reason() -> None:
     kernels = {name: Kernel(source=KERNEL.format(form), language="cpp") for name, form in FORMS.items()}
     with torch.no_grad():
         ready = ReadyKernels(

@@ -1,4 +1,4 @@
-"""The comparison with the peers, without them and without a GPU: clones and seeds of a few lines."""
+"""The comparison with peers, with stubs of their clones and our seeds, without a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIONS = ("problem.libraries=any", "problem.sizes.batch=1024", "problem.sizes.f
 
 
 class Host:
-    """Builds nothing and measures nothing: in the place of LocalHost and Pool."""
+    """Stub of LocalHost and Pool that builds and measures nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.asked: list[str] = []
@@ -73,7 +73,7 @@ def evaluator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def clones(tmp_path: Path) -> list[str]:
-    """AutoKernel's softmax is right, of the published ones one is right and one wrong."""
+    """AutoKernel's softmax is correct; of two published ones, one is correct and one wrong."""
     for name, text in {
         "autokernel/kernels/softmax.py": KERNEL_FN,
         "published/Right/src.py": MODEL.format("x.softmax(dim=1)"),
@@ -86,7 +86,7 @@ def clones(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seeds of the one case, a slow and a fast one."""
+    """Two seeds for one case, a slow and a fast one."""
     texts = {
         "softmax/slow": MODEL.format("[torch.softmax(x, dim=1) for _ in range(20)][0]"),
         "softmax/fast": MODEL.format("torch.softmax(x, dim=1)"),
@@ -111,7 +111,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ours")
-def test_ours_beside_theirs(
+def test_ours_is_compared_with_theirs(
     evaluator: str, clones: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "peers.json"
@@ -123,7 +123,7 @@ def test_ours_beside_theirs(
     )
     assert [row["status"] for row in right] == ["correct", "correct"]
     assert [row["status"] for row in wrong] == ["incorrect"]
-    # On a busy machine 0.2 s of measuring cannot always tell which of ours is the fast one.
+    # On a busy machine, 0.2 s of timing cannot always find the faster of our seeds.
     ours = {"played": ["softmax/fast"], "real": ["softmax/fast", "softmax/slow"]}[evaluator]
     assert all(row["seed"] in ours and row["done"] for row in [*right, *wrong]), written
     assert wrong[0]["outside"]["error"] == pytest.approx(1.0)
@@ -136,7 +136,7 @@ def test_ours_beside_theirs(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ours")
-def test_the_end_comes_in_time(clones: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_limit_ends_the_run(clones: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*clones, "device=cpu", "only=Right,Wrong", "limit_s=0.5"]) == 1
     assert capsys.readouterr().out.count("not measured in time: ") == 2
 
@@ -151,7 +151,7 @@ def test_a_wrong_call_is_refused(call: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_names_cases_and_parts_that_there_are() -> None:
+def test_the_table_names_existing_cases_and_parts() -> None:
     assert len({peer.name for peer in PEERS}) == len(PEERS)
     for peer in PEERS:
         assert peer.cases("cuda"), peer.name
@@ -161,7 +161,7 @@ def test_the_table_names_cases_and_parts_that_there_are() -> None:
         assert peer.to_problem("cuda").libraries == "any"
 
 
-def test_theirs_stays_as_it_is(tmp_path: Path) -> None:
+def test_their_source_stays_unchanged(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     theirs = "import triton\n\n\ndef kernel_fn(x):\n    return x"
     (tmp_path / "kernels" / "softmax.py").write_text(theirs)

@@ -1,4 +1,4 @@
-"""The throughput benchmark without a GPU: its kernels, what it lays out for KernelBench, how it counts."""
+"""The throughput benchmark without a GPU: its kernels, its folder for KernelBench, its counting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.exit(int("fails" in source))
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone of KernelBench as far as the benchmark touches it, its script played by another."""
+    """The parts of a KernelBench clone that the benchmark uses, with a stub of its script."""
     for folder in ("src", "scripts", "KernelBench/level1", "KernelBench/level2"):
         (tmp_path / "clone" / folder).mkdir(parents=True)
     (tmp_path / "clone" / "scripts" / "eval_from_generations.py").write_text(SCRIPT)
@@ -52,7 +52,7 @@ def sample(name: str, clone: Path, language: str = "cuda", source: str = "good")
     return Sample(name=name, reference=reference, kernel=kernel, fails=source != "good")
 
 
-def test_twenty_four_kernels_with_those_that_fail_at_the_end(clone: Path) -> None:
+def test_24_kernels_with_failing_ones_last(clone: Path) -> None:
     samples = load_samples(KERNELS, clone, 24)
     honest = [each for each in samples if not each.fails]
     assert Counter(each.kernel.language for each in honest) == {"cuda": 10, "triton": 10}
@@ -70,7 +70,7 @@ def test_a_missing_problem_is_named(clone: Path) -> None:
         load_samples(KERNELS, clone, 24)
 
 
-def test_theirs_reads_what_the_script_finds(clone: Path) -> None:
+def test_their_half_reads_the_scripts_results(clone: Path) -> None:
     half = Half(title="theirs")
     samples = [
         sample("a", clone),
@@ -85,7 +85,7 @@ def test_theirs_reads_what_the_script_finds(clone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_theirs_counts_what_was_done_in_time(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_their_half_counts_verdicts_within_the_limit(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     half = Half(title="theirs")
     samples = [sample("a", clone), sample("b", clone, source="hangs")]
     run_kernelbench(samples, Options(kernelbench=str(clone), limit_s=3), half)
@@ -94,7 +94,7 @@ def test_theirs_counts_what_was_done_in_time(clone: Path, capsys: pytest.Capture
     assert "stopped after 3 s" in capsys.readouterr().out
 
 
-def test_the_rate_leaves_out_what_fails_and_the_start(tmp_path: Path) -> None:
+def test_the_rate_excludes_failures_and_start_up(tmp_path: Path) -> None:
     samples = [sample("a", tmp_path), sample("b", tmp_path, source="hangs"), sample("c", tmp_path)]
     half = Half(title="any", ready_s=10.0)
     for name, at_s, device_s in (("a", 20.0, 5.0), ("b", 80.0, 60.0), ("c", 90.0, 5.0)):

@@ -1,4 +1,4 @@
-"""The notebooks: each runs from top to bottom on what ships, and has nothing but calls of the interface."""
+"""The notebooks run from top to bottom on recorded runs, and only call the public interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IDS = [path.stem for path in NOTEBOOKS]
 MAY_IMPORT = {"ideatree", "pandas", "plotly", "datasets", "pathlib", "tempfile"}
-"""The interface for Python, and what shows or opens what it gives: no module below the interface."""
+"""The public interface, and packages that display or open its results; no internal module."""
 LOGIC = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
     *(ast.For, ast.While, ast.If, ast.Try, ast.With),
@@ -28,7 +28,7 @@ EXPECTED = {
 }
 
 
-def test_these_are_all() -> None:
+def test_every_notebook_is_tested() -> None:
     assert set(IDS) == set(EXPECTED)
 
 
@@ -37,7 +37,7 @@ def code(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_it_holds_no_logic(path: Path) -> None:
+def test_a_notebook_contains_no_logic(path: Path) -> None:
     for source in code(path):
         for node in ast.walk(ast.parse(source)):
             assert not isinstance(node, LOGIC), f"{type(node).__name__} in {source!r}"
@@ -48,26 +48,26 @@ def test_it_holds_no_logic(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_it_is_kept_without_what_it_printed(path: Path) -> None:
+def test_a_notebook_is_stored_without_outputs(path: Path) -> None:
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
-    said = "".join(shown(output) for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert [each for each in EXPECTED[path.stem] if each not in said] == []
+    printed = "".join(shown(output) for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert [each for each in EXPECTED[path.stem] if each not in printed] == []
 
 
 def shown(output: Any) -> str:
-    """What a cell printed or displayed; of a chart, that it is one."""
+    """What a cell printed or displayed; a chart appears as its type."""
     if output.output_type == "stream":
         return str(output.text)
     return str(output.data.get("text/plain", "")) + " ".join(output.data)

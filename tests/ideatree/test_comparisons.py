@@ -102,7 +102,7 @@ def test_harvest_equals_the_command(tmp_path: Path, capsys: pytest.CaptureFixtur
     rows = [json.loads(line) for line in lines]
     assert all(row["kernel_speedup_low"] > 3 for row in rows)
     assert {row["kernel_license"] for row in rows} == {"mit"}
-    with pytest.raises(ideatree.UsageError, match="is there already"):
+    with pytest.raises(ideatree.UsageError, match="exists already"):
         ideatree.harvest("sft", out=out, **asked)
     with pytest.raises(HarvestError, match="nothing to write"):
         ideatree.harvest("sft", out=tmp_path / "no", options={"min_speedup": 1000}, show=False, **asked)

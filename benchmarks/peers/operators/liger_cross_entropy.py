@@ -1,4 +1,4 @@
-"""Liger's cross entropy. It writes the gradient over the logits where they need one; they do not here."""
+"""Liger's cross entropy. It would overwrite logits that need a gradient; these do not."""
 # ruff: noqa: D102
 
 from liger_kernel.ops.cross_entropy import cross_entropy_forward

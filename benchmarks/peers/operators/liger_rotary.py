@@ -1,4 +1,4 @@
-"""Liger's rotary embedding: it turns queries and keys in place, here a copy and one head."""
+"""Liger's rotary embedding, which rotates queries and keys in place: here a copy, with one head."""
 # ruff: noqa: D102
 
 import torch

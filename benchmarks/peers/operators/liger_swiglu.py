@@ -1,4 +1,4 @@
-"""Liger's SwiGLU: its kernel between cuBLAS's products."""
+"""Liger's SwiGLU: its kernel between two cuBLAS matrix products."""
 # ruff: noqa: D102
 
 from liger_kernel.ops import LigerSiLUMulFunction

@@ -1,4 +1,4 @@
-"""QuACK's rotary embedding, which takes heads inside of positions."""
+"""QuACK's rotary embedding, which expects the heads after the positions."""
 # ruff: noqa: D102
 
 from quack.rotary import apply_rotary_emb

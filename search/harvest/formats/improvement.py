@@ -1,4 +1,4 @@
-"""From a kernel and an idea to a faster kernel."""
+"""Format improvement: from a kernel and an idea to a faster kernel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from search.records.tree import Variant
 
 
 class Improvement:
-    """Every kernel that is faster than the kernel that its idea started from."""
+    """Every kernel that is significantly faster than the one its idea started from."""
 
     name = "improvement"
     about = (
-        "A correct kernel, an idea, and the faster kernel that came of it: the 95 % intervals of the two "
-        "speedups do not touch, and one device measured both."
+        "A correct kernel, an idea, and the faster kernel that resulted from it. The 95 % intervals of the "
+        "two speedups do not overlap, and both were measured on the same kind of device."
     )
     columns = (
         *CONVERSATION,
@@ -26,18 +26,18 @@ class Improvement:
             "string",
             before="the kernel that the idea starts from",
             idea="the idea",
-            category="of the idea, one of six",
+            category="category of the idea, one of six",
             after="the faster kernel",
-            language="of the faster kernel",
+            language="language of the faster kernel",
         ),
         *timed("before_", "the kernel before"),
         *timed("after_", "the kernel after"),
-        *columns("float64", gain="speedup after over speedup before"),
+        *columns("float64", gain="speedup after divided by speedup before"),
         *ORIGIN,
     )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each variant and its parent; a kernel of the library may be the parent, too."""
+        """A row per variant that is faster than its parent, which may be a library kernel."""
         for run in corpus.runs:
             for variant in run.written.values():
                 if row := self._row(run, variant):

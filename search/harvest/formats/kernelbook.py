@@ -1,4 +1,5 @@
-"""Module and Triton pairs in the columns of KernelBook (huggingface.co/datasets/GPUMODE/KernelBook)."""
+"""Format kernelbook: PyTorch and Triton pairs in the columns of KernelBook
+(huggingface.co/datasets/GPUMODE/KernelBook)."""
 
 from __future__ import annotations
 
@@ -12,33 +13,33 @@ from search.harvest.rows import ORIGIN, STRINGS, Column, Row, columns
 class Kernelbook:
     """Every correct Triton kernel with its reference.
 
-    Unlike there, the Triton code is written by hand or model and no compiler's (`original_triton_code` is
-    empty), and `get_init_inputs` returns a list of arguments, as KernelBench has it.
+    Unlike in KernelBook, the Triton code was written by a person or a model, not by a compiler
+    (`original_triton_code` is empty), and `get_init_inputs` returns a list of arguments, as in KernelBench.
     """
 
     name = "kernelbook"
-    about = "PyTorch modules and Triton kernels that were checked to do the same, in KernelBook's columns."
+    about = "PyTorch modules and Triton kernels checked to compute the same, in the columns of KernelBook."
     columns = (
         *columns(
             "string",
-            entry_point="name of the module's class; that of the Triton code has `New` behind it",
-            original_triton_code="empty: no compiler's code is behind the kernel",
-            python_code="the PyTorch module, with the sizes that were measured",
+            entry_point="name of the module's class; the Triton code's class has the suffix `New`",
+            original_triton_code="empty, because no compiler wrote the kernel",
+            python_code="the PyTorch module, with the measured sizes",
             triton_code="the kernel",
             repo_name="`ideatree`",
-            module_name="the problem's name",
+            module_name="name of the problem",
         ),
-        *columns("bool", synthetic="true: the kernel was found by a search"),
-        *columns("int64", uuid="from the contents of both"),
-        Column(name="licenses", type=STRINGS, meaning="of the module and of the kernel"),
+        *columns("bool", synthetic="true, because a search found the kernel"),
+        *columns("int64", uuid="hash of both sources"),
+        Column(name="licenses", type=STRINGS, meaning="licenses of the module and the kernel"),
         *columns("int64", stars="0"),
-        *columns("string", sha="the kernel's id", repo_link="empty"),
-        *columns("float64", speedup="eager PyTorch's time over the kernel's"),
+        *columns("string", sha="id of the kernel", repo_link="empty"),
+        *columns("float64", speedup="speedup over eager PyTorch"),
         *ORIGIN,
     )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each correct Triton kernel."""
+        """A row per correct Triton kernel."""
         for each in corpus.solutions():
             if each.kernel.language != "triton":
                 continue

@@ -1,4 +1,4 @@
-"""Of two kernels, the better one."""
+"""Format preference: pairs of a better and a worse kernel or idea."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from search.records.tree import Variant, fastest
 
 
 class Preference:
-    """Pairs of one idea, and of different ideas on one parent: the fastest correct one against each other.
+    """Pairs within an idea, and between ideas for one parent: the fastest correct variant against each other
+    one.
 
-    A variant that failed is rejected for what its evaluation says; one that cheated, too, and the rule that
-    it broke is in the row. A slower one only where the 95 % intervals do not touch.
+    The rejected variant failed, cheated (the row has the rule that it broke), or is significantly slower: the
+    95 % intervals do not overlap.
     """
 
     name = "preference"
     about = (
-        "Two kernels for one task: the chosen one is right and, where the other is right too, faster beyond "
-        "the measurement's error. What cheated is only ever rejected, with the rule that it broke."
+        "Two kernels for one task. The chosen one is correct and, if the other is correct, too, "
+        "significantly faster. A kernel that cheated is always the rejected one; the row has its rule."
     )
     columns = (
         PROMPT,
@@ -40,15 +41,15 @@ class Preference:
         *TASK,
         *columns(
             "string",
-            of="`idea`: both carry out one idea; `parent`: two ideas on one kernel, the best variant of each",
+            of="`idea`: two variants of one idea; `parent`: the best variants of two ideas for one kernel",
             parent="the kernel that both start from; empty for the reference",
             chosen_idea="the idea behind the chosen kernel",
             rejected_idea="the idea behind the rejected one",
             chosen_kernel="the better kernel",
-            rejected_kernel="the other",
-            reason="`slower`, or the status of the rejected kernel, `rejected` if it cheated",
+            rejected_kernel="the other kernel",
+            reason="`slower`, or the status of the rejected kernel (`rejected` if it cheated)",
             rejected_rule="the rule that it broke, if it cheated",
-            rejected_log="what the evaluator said of it",
+            rejected_log="the evaluator's log for it",
         ),
         *timed("chosen_", "the chosen kernel"),
         *timed("rejected_", "the rejected kernel; null where it failed"),
@@ -56,7 +57,7 @@ class Preference:
     )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """The pairs of each run, those of one idea first."""
+        """The pairs of each run, pairs within an idea first."""
         for run in corpus.runs:
             ideas: defaultdict[str, list[Variant]] = defaultdict(list)
             parents: defaultdict[str, list[Variant]] = defaultdict(list)
@@ -103,8 +104,8 @@ class Preference:
         return Row(values=values, compared=compared, worth=chosen.evaluation.speedup_low)
 
     def _choice(self, run: HarvestedRun, of: str, chosen: Variant, rejected: Variant) -> dict[str, Any]:
-        """Of one idea, the question for its code and two kernels; of one parent, the question for an idea, of
-        one who knows what both knew, and two ideas."""
+        """Within an idea: the prompt for its code and two kernels. Between ideas: the prompt for an idea,
+        with the history that both ideas were shown, and two ideas."""
         brief = run.brief(chosen)
         if of == "idea":
             prompt = asks_for_code(run.problem, brief)

@@ -1,4 +1,4 @@
-"""From a kernel that failed and the evaluator's log to one that is right."""
+"""Format repair: from a failed kernel and the evaluator's log to a correct kernel."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from search.proposers.llm.answers import kernel_answer
 
 
 class Repair:
-    """Every correct variant that was written to mend a failed one.
+    """Every correct variant that was written to repair a failed one, according to the journal.
 
-    Only where the journal says so: two variants of one idea are two tries, and the second need not have
-    anything to do with what was wrong with the first.
+    Other variants of the same idea do not count: they are separate attempts, unrelated to the failure.
     """
 
     name = "repair"
     about = (
-        "A kernel that failed, the evaluator's log, and the kernel that was written to mend it and is right. "
-        "Where the failed one cheated, its status is `rejected`."
+        "A kernel that failed, the evaluator's log, and the correct kernel that was written to repair it. "
+        "If the failed one cheated, its status is `rejected`."
     )
     columns = (
         *CONVERSATION,
         *TASK,
         *columns(
             "string",
-            idea="the idea that both carry out",
+            idea="the idea behind both",
             failed="the kernel that failed",
-            status="how: `compile_error`, `runtime_error`, `incorrect`, `timeout`, `crashed`, `rejected`",
+            status="`compile_error`, `runtime_error`, `incorrect`, `timeout`, `crashed` or `rejected`",
             rule="the rule that it broke, if it was rejected",
-            log="what the evaluator said of it",
-            fixed="the kernel that is right",
-            language="of the kernel that is right",
+            log="the evaluator's log for it",
+            fixed="the correct kernel",
+            language="language of the correct kernel",
         ),
-        *timed("fixed_", "the kernel that is right"),
+        *timed("fixed_", "the correct kernel"),
         *ORIGIN,
     )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each repair that worked."""
+        """A row per successful repair."""
         for run in corpus.runs:
             for fixed in run.judged.values():
                 failed, verdict = run.judged.get(fixed.repairs), fixed.evaluation

@@ -1,4 +1,4 @@
-"""From a reference and an idea to a kernel that is right."""
+"""Format sft: from a reference and an idea to a correct kernel."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from search.proposers.llm.answers import kernel_answer
 
 
 class Sft:
-    """Supervised fine-tuning: every correct kernel of runs and library whose speedup is surely above
-    `min_speedup`: the lower end of its interval is. 0 takes every correct one. Raises ValueError for less.
-    """
+    """Supervised fine-tuning: every correct kernel of the runs and the library whose speedup is significantly
+    above `min_speedup` (lower end of the 95 % interval); 0 takes every correct one. Raises ValueError for a
+    negative `min_speedup`."""
 
     name = "sft"
     columns = (
         *CONVERSATION,
         *TASK,
-        *columns("string", rules="JSON: tolerance, precision, libraries and device, by which it was judged"),
-        *columns("string", idea="the idea that was carried out", category="of the idea, one of six"),
-        Column(name="lineage", type=STRINGS, meaning="the ideas carried out before it, oldest first"),
+        *columns("string", rules="JSON: tolerance, precision, libraries and device used to judge it"),
+        *columns("string", idea="the idea behind the kernel", category="category of the idea, one of six"),
+        Column(name="lineage", type=STRINGS, meaning="the ideas before it, oldest first"),
         *columns("string", kernel="source that defines `ModelNew`", language="`triton`, `cuda` or `cpp`"),
         *timed("kernel_", "the kernel"),
-        *columns("float64", eager_ms="of eager PyTorch", compile_ms="of `torch.compile`, where it was timed"),
+        *columns(
+            "float64", eager_ms="time of eager PyTorch", compile_ms="time of `torch.compile`, if it was timed"
+        ),
         *ORIGIN,
     )
 
@@ -33,12 +35,12 @@ class Sft:
             raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
         self._min_speedup = min_speedup
         self.about = (
-            "Supervised fine-tuning: a PyTorch reference and an optimisation idea, and a kernel that is "
-            f"right. The lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
+            "Supervised fine-tuning: a PyTorch reference, an optimisation idea, and a correct kernel. The "
+            f"lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
         )
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each correct kernel that is fast enough."""
+        """A row per correct kernel that is fast enough."""
         for each in corpus.solutions():
             timing = each.evaluation.timing
             assert timing is not None, "a solution is correct"

@@ -1,4 +1,4 @@
-"""Whole branches of a search, with a reward for every step."""
+"""Format trajectory: whole branches of a search, with a reward for every step."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from search.records.tree import Variant
 
 
 class Trajectory:
-    """Each way from the reference, or a library entry, to a variant that nothing was made from.
+    """Each path from the reference, or from a library entry, to a leaf of the search tree.
 
-    The reward of a correct step is the natural logarithm of its speedup over that of the last correct step
-    before it (1 at the reference), so that the rewards of a branch without failures add up to the logarithm
-    of its last speedup. A step that failed has the reward `failed`, one that cheated `rejected`. Raises
-    ValueError for a reward of failure above 0.
+    The reward of a correct step is ln(its speedup / the speedup of the last correct step), where the
+    reference has a speedup of 1. The rewards of a branch without failures sum to the logarithm of its final
+    speedup. A step that failed has the reward `failed`, one that cheated `rejected`. Raises ValueError if one
+    of these is above 0.
     """
 
     name = "trajectory"
     about = (
-        "Whole branches of a search, from the reference to a kernel that nothing was made from, with a "
-        "reward for every step: ln(speedup / speedup of the last correct step), or a fixed one for failures. "
-        "Branches that part late have their first steps in common; the steps' variants tell."
+        "Whole branches of a search, from the reference to a leaf, with a reward for every step: "
+        "ln(speedup / speedup of the last correct step), or a fixed one for failures. Branches share their "
+        "first steps; these have the same variant ids."
     )
     columns = (
         *TASK,
-        *columns("string", start="the library's kernel that the branch starts from; empty for the reference"),
+        *columns("string", start="the library kernel that the branch starts from; empty for the reference"),
         Column(
             name="steps",
-            meaning="what was tried, in order",
+            meaning="the steps of the branch, in order",
             type=(
                 *columns(
                     "string",
-                    variant="id",
-                    repairs="id of the step that it was written to mend; empty otherwise",
+                    variant="id of the variant",
+                    repairs="id of the failed step that it repairs; empty otherwise",
                     idea="the idea",
-                    category="of the idea, one of six",
+                    category="category of the idea, one of six",
                     kernel="the kernel written for it",
-                    language="of the kernel",
+                    language="language of the kernel",
                     status="`correct`, or how it failed",
                     rule="the rule that it broke, if it cheated",
-                    log="what the evaluator said of it",
+                    log="the evaluator's log for it",
                 ),
                 *timed("", "the kernel; null where it failed"),
-                *columns("float64", reward="of this step"),
+                *columns("float64", reward="reward of this step"),
             ),
         ),
         *columns(
-            "float64", total_reward="of all steps", final_speedup="of the last correct step, 0 without one"
+            "float64",
+            total_reward="sum of all rewards",
+            final_speedup="speedup of the last correct step, 0 without one",
         ),
         *ORIGIN,
     )
@@ -59,13 +61,13 @@ class Trajectory:
     def __init__(self, *, failed: float = -0.1, rejected: float = -1.0) -> None:
         if failed > 0 or rejected > 0:
             raise ValueError(
-                f"a failure's reward must not be above 0, as failed={failed}, rejected={rejected}"
+                f"format.failed is {failed} and format.rejected {rejected}; they must not be above 0"
             )
         self._failed = failed
         self._rejected = rejected
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """One for each branch."""
+        """A row per branch."""
         for run in corpus.runs:
             inner = {before.id for each in run.written.values() if (before := run.before(each))}
             for variant in run.written.values():
@@ -93,8 +95,8 @@ class Trajectory:
 
     def _steps(self, run: HarvestedRun, branch: list[Variant]) -> list[dict[str, Any]]:
         entry, first = run.seed_of(branch[0]), branch[0].evaluation
-        # Of the last correct step, the start included; None for an entry that another device measured: the
-        # gain over it is not known, and its own is not the branch's.
+        # Speedup of the last correct step, including the start. None for an entry measured on another device:
+        # the gain over it is unknown, and its own speedup is not part of the branch.
         speedup: float | None = None if entry else 1.0
         if entry and entry.evaluation and first and comparable(first, entry.evaluation):
             speedup = entry.evaluation.speedup

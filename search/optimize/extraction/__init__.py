@@ -1,1 +1,2 @@
-"""Problems out of a model: its forward as a graph, parts of that, and references made of them."""
+"""Extracts problems from a model: graph captures its forward, fragments cuts out parts, references writes
+them as problems (in plain Python by readable), with inputs distributed like the model's (distributions)."""

@@ -1,7 +1,7 @@
-"""Parts of a model's graph that could be one kernel: what goes in, what comes out, and the code between.
+"""Cuts parts out of a model's graph that could be one kernel: inputs, outputs and the code between.
 
-A fragment has the calls of a target at one place of the model, with the views between them and in front of
-them, so that a kernel is given tensors as the model holds them: a weight, not its transpose.
+A fragment has the calls of a target at one place in the model. It includes the views between and before them,
+so that a kernel gets tensors as the model stores them: a weight, not its transpose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MOST_INPUTS = 32
-"""Of a kernel."""
+"""Maximum number of a kernel's input tensors."""
 
 
 class NoFragmentError(Exception):
@@ -33,9 +33,9 @@ class NoFragmentError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """`members`: the nodes that the kernel stands for, in the graph's order; `inputs` and `outputs`: the
-    nodes whose tensors go in and come out; `names`: of the inputs, for code. `sizes`: of reshapes, by their
-    nodes, in the place of their own, with -1 for one that follows from the others."""
+    """A part of a graph that one kernel can replace: `members` in the graph's order, the nodes whose tensors
+    go in and come out, and the inputs' `names` in code. `sizes`: what to write for a reshape in place of its
+    own sizes, with -1 for the one that PyTorch infers."""
 
     members: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
@@ -49,19 +49,19 @@ class Fragment:
         return [node for node in self.members if node.target is not operator.getitem]
 
     def code(self, words: Mapping[str, Words]) -> list[str]:
-        """The body of a function of these names, a line each, its return last. `words`: for operators that
-        are to be written in other words than their own."""
+        """The lines of a function body on these names, `return` last. `words`: how to write operators other
+        than by their own name."""
         return list(_code(self, words))
 
     @property
     def reshapes(self) -> list[fx.Node]:
-        """The members that name the sizes of what they give."""
+        """The members whose arguments are output sizes."""
         return [node for node in self.members if str(node.target) in RESHAPES]
 
 
 def unified(fragments: Sequence[Fragment]) -> list[Fragment] | None:
-    """The same fragments with one code: where their reshapes differ in one of the sizes, that follows from
-    the others. None where they differ in more."""
+    """The fragments with identical code: where their reshapes differ in one size, it is inferred (-1). None
+    where they differ in more."""
     masked = {
         tuple(replace(each, sizes={node: [None] * len(_sizes(node)) for node in each.reshapes}).code({}))
         for each in fragments
@@ -84,13 +84,13 @@ def unified(fragments: Sequence[Fragment]) -> list[Fragment] | None:
 
 
 def _sizes(node: fx.Node) -> list[int]:
-    """That a reshape names."""
+    """The sizes in a reshape's arguments."""
     sizes: Any = node.args[1]
     return list(sizes)
 
 
 def fragment_of(graph: CallGraph, run: RecordedRun, places: Sequence[int]) -> Fragment:
-    """The fragment of these calls of the run, which the graph is of. Raises NoFragmentError."""
+    """The fragment with these calls of the run; `graph` is of the same run. Raises NoFragmentError."""
     views = {
         node for node, call in zip(graph.calls, run.calls, strict=True) if call.kind is OperatorKind.VIEW
     }
@@ -114,12 +114,12 @@ def fragment_of(graph: CallGraph, run: RecordedRun, places: Sequence[int]) -> Fr
 
 
 def _is_tensor(node: fx.Node) -> bool:
-    """Whether it is no tuple of several."""
+    """Whether the node's result is a tensor, not a tuple."""
     return node.target is operator.getitem or not any(user.target is operator.getitem for user in node.users)
 
 
 def _with_views(own: set[fx.Node], views: set[fx.Node]) -> set[fx.Node]:
-    """The calls, what is taken out of their tuples, and the views that they read."""
+    """The calls, the items taken from their tuples, and the views that they read."""
     members = set(own)
     for node in own:
         members.update(user for user in node.users if user.target is operator.getitem)
@@ -134,8 +134,8 @@ def _with_views(own: set[fx.Node], views: set[fx.Node]) -> set[fx.Node]:
 
 
 def _computed(ordered: Sequence[fx.Node], own: set[fx.Node]) -> set[fx.Node]:
-    """The tensors that follow from the calls. A view that only inputs lead to is none, whoever reads it: the
-    kernel makes its own, and the model keeps its."""
+    """The tensors computed by the calls. A view of inputs alone is not one of them: the kernel makes its own,
+    and the model keeps the original."""
     computed = set(own)
     for node in ordered:
         if any(each in computed for each in node.all_input_nodes):
@@ -144,14 +144,14 @@ def _computed(ordered: Sequence[fx.Node], own: set[fx.Node]) -> set[fx.Node]:
 
 
 def _check_order(graph: CallGraph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
-    """All is computed at the place of the last call: nobody may read a part before it, or change an input in
-    between."""
+    """The kernel computes everything at the last call. Raises NoFragmentError if another call reads a part
+    earlier, or changes an input in between."""
     first, last, members = ordered[0], ordered[-1], set(ordered)
     place = {node: number for number, node in enumerate(graph.graph.nodes)}
     made = _new_memory(ordered)
     for node in ordered:
         if any(each not in made for each in _changed(node)):
-            raise NoFragmentError(f"{node.target} changes what goes in")
+            raise NoFragmentError(f"{node.target} changes an input")
     read = set[Any]().union(*(_memory(each) for node in ordered for each in node.all_input_nodes))
     for node in graph.graph.nodes:
         between = place[first] < place[node] < place[last] and node not in members
@@ -159,11 +159,11 @@ def _check_order(graph: CallGraph, ordered: Sequence[fx.Node], outputs: Sequence
             raise NoFragmentError(f"{node.target} changes a tensor in between")
     for node in outputs:
         if any(place[user] < place[last] for user in set(node.users) - members):
-            raise NoFragmentError("a part of it is read before the whole is computed")
+            raise NoFragmentError("another call reads a part of it before its last call")
 
 
 def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes whose memory the fragment itself has made: no views of what goes in."""
+    """The nodes whose memory was allocated in the fragment, unlike views of its inputs."""
     made: set[fx.Node] = set()
     for node in ordered:
         if all(each in made for each in _aliased(node)):
@@ -172,8 +172,7 @@ def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
 
 
 def _memory(node: fx.Node) -> set[Any]:
-    """The nodes that made the memory in which it lies; "outside" for inputs and weights, of which one may lie
-    in another."""
+    """The nodes that allocated a node's memory; "outside" for inputs and weights, which may overlap."""
     made: set[Any] = set()
     waiting = [node]
     while waiting:
@@ -186,10 +185,10 @@ def _memory(node: fx.Node) -> set[Any]:
 
 
 def _aliased(node: fx.Node) -> list[fx.Node]:
-    """The arguments in whose memory the results of a call may lie."""
+    """The arguments whose memory a call's results may share."""
     from torch import fx
 
-    if node.target is operator.getitem or str(node.target) in RESHAPES:  # `_unsafe_view` does not say so
+    if node.target is operator.getitem or str(node.target) in RESHAPES:  # not in `_unsafe_view`'s schema
         return node.all_input_nodes
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     given = {**dict(zip((each.name for each in arguments), node.args, strict=False)), **node.kwargs}
@@ -204,14 +203,14 @@ def _changed(node: fx.Node) -> list[fx.Node]:
 
 
 def _check_contractions(calls: Mapping[fx.Node, RecordedCall], ordered: Sequence[fx.Node]) -> None:
-    """A kernel for two matmuls of which one reads the other's result computes one of them several times, or
-    waits for all of it; attention's are batched, and small."""
+    """Raises NoFragmentError for a matmul or convolution that depends on another: one kernel for both would
+    compute the first repeatedly or wait for all of it. Batched ones, as in attention, are small enough."""
     behind: dict[fx.Node, bool] = {}
     for node in ordered:
         contracts = node in calls and calls[node].kind is OperatorKind.CONTRACTION
         reads = any(behind.get(each, False) for each in node.all_input_nodes)
         if contracts and reads and calls[node].name not in ("bmm", "baddbmm"):
-            raise NoFragmentError("one matmul or convolution waits for all of another")
+            raise NoFragmentError("one matmul or convolution needs all results of another")
         behind[node] = contracts or reads
 
 
@@ -222,7 +221,7 @@ def is_mutable(node: fx.Node) -> bool:
 
 
 def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
-    """Weights by the last part of their names, other tensors as x, y, z, and so on."""
+    """Names for the inputs: weights by the last part of their path, other tensors as x, y, z, x4, …"""
     taken: set[str] = set()
     others = chain("xyz", (f"x{number}" for number in count(4)))
     for node in inputs:
@@ -239,19 +238,19 @@ def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
 def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
     outputs = fragment.outputs
     called: dict[fx.Node, str] = dict(zip(fragment.inputs, fragment.names, strict=True))
-    whole: set[fx.Node] = set()
+    first_only: set[fx.Node] = set()
     for node in fragment.members:
         if node not in outputs and not node.users:
             continue
         if node.target is operator.getitem:
             source, place = node.args
-            called[node] = called[source] if source in whole else f"{called[source]}[{place}]"  # type: ignore
+            called[node] = called[source] if source in first_only else f"{called[source]}[{place}]"  # type: ignore
             continue
         if is_same(node) and node not in outputs:
             called[node] = called[node.all_input_nodes[0]]
             continue
         if str(node.target) in words and is_first_alone(node):
-            whole.add(node)
+            first_only.add(node)
         args = [node.args[0], fragment.sizes[node]] if node in fragment.sizes else None
         expression = readable(node, called, words, args)
         name = _name_of(node, called.values())
@@ -270,4 +269,4 @@ def _name_of(node: fx.Node, taken: Any) -> str:
 
 
 RESERVED = ("torch", "aten", "functional", "nn", *dir(builtins), *keyword.kwlist)
-"""Names that mean something else there."""
+"""Names that generated code must not assign."""

@@ -1,8 +1,8 @@
-"""A model's forward as a graph: the very calls of one run, as PyTorch dispatches them.
+"""Captures a model's forward as a `torch.fx` graph of one run's calls, as PyTorch dispatches them.
 
-The nodes are those of `torch.fx`. Weights are attributes of the model by their names, so that none is copied;
-calls in place stay calls in place, in their order. Where the model reads a number out of a tensor, the graph
-has that call, too, and what it gave in the run (`CallGraph.reads`): for other inputs the graph is not the model.
+Weights are attributes of the model by their names, so none is copied; in-place calls stay in place and in
+order. Where the model reads a number from a tensor (`item()`), the graph has that call and its result in the
+run (`CallGraph.reads`): with another result, the graph does not represent the model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.inputs.strided_layouts import clone
 from search.optimize.extraction.readable import EXPAND, RESHAPES
-from search.optimize.models.source import LoadedModel, as_written
+from search.optimize.models.source import LoadedModel, without_fastpath
 from search.optimize.profiling.recording import changed_by
 from search.optimize.profiling.values import Values, place_of
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch import fx
 
 PLAIN = (int, float, str, type(None))
-"""Types of an output's values besides tensors."""
+"""Types that an output may have in addition to tensors."""
 CONSTANT = "_constant_{}"
-"""The attribute of a tensor that is neither a weight nor made in the run."""
+"""Attribute name of a tensor that is neither a weight nor made in the run."""
 
 
 class CaptureError(Exception):
@@ -34,9 +34,10 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CallGraph:
-    """`calls`: the nodes of the recorded calls, in order; `inputs`: those of the tensors among the model's
-    arguments. `constants`: tensors by the attribute that they are to be. `reads`: what calls gave that are
-    no tensors. `output`: the tree of the output (`torch.utils._pytree`) with its leaves, nodes or values."""
+    """A forward as a graph: the nodes of the recorded `calls` and of the tensor arguments (`inputs`), in
+    order; `constants` by attribute name, which are neither weights nor made in the run; `reads`: results of
+    calls that return no tensor; the `output`'s tree (`torch.utils._pytree`) and its `leaves`, nodes or
+    values."""
 
     graph: fx.Graph
     calls: Sequence[fx.Node]
@@ -48,24 +49,24 @@ class CallGraph:
 
     @property
     def operators(self) -> list[str]:
-        """Of the calls."""
+        """The operators of the calls."""
         return [str(node.target) for node in self.calls]
 
 
 def capture(model: LoadedModel) -> CallGraph:
-    """Runs the model's forward once, without gradients. Raises NoGraphError, and what the model raises."""
+    """Runs the model's forward once, without gradients. Raises CaptureError, and what the model raises."""
     import torch
     from torch.utils._pytree import tree_flatten
 
     builder = _Builder(model)
-    with as_written(), torch.no_grad(), builder.recording():
+    with without_fastpath(), torch.no_grad(), builder.recording():
         out = model.module(*model.args, **model.kwargs)
     leaves, tree = tree_flatten(out)
     found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     if strange := [each for each in leaves if not isinstance(each, (torch.Tensor, *PLAIN))]:
-        raise CaptureError(f"its output has a {type(strange[0]).__name__}")
+        raise CaptureError(f"its output contains a {type(strange[0]).__name__}")
     if builder.changes and builder.reads:
-        raise CaptureError("it changes its inputs or weights, and reads a number out of a tensor")
+        raise CaptureError("it changes its inputs or weights, and reads a number from a tensor")
     builder.graph.output(found)
     builder.graph.lint()
     return CallGraph(
@@ -80,15 +81,15 @@ def capture(model: LoadedModel) -> CallGraph:
 
 
 def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
-    """The leaves of the model's arguments, and the tree that they are in (`torch.utils._pytree`)."""
+    """The leaves of the model's arguments and their tree (`torch.utils._pytree`)."""
     from torch.utils._pytree import tree_flatten
 
     return tree_flatten((list(model.args), dict(model.kwargs)))
 
 
 def run(graph: CallGraph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
-    """Copies of what these nodes have in a run on the model's example inputs, each as it is when it is made:
-    calls in place come later."""
+    """Runs the graph on the model's example inputs; returns copies of these nodes' tensors, each taken when
+    it is computed, before later in-place calls."""
     import torch
     from torch import fx
 
@@ -127,7 +128,7 @@ class _Builder:
         self.constants: dict[str, torch.Tensor] = {}
         self.reads: dict[fx.Node, Any] = {}
         self.changes = False
-        """Whether a call writes to an input or a weight: the forward cannot be begun again."""
+        """Whether a call writes to an input or weight, so that the forward cannot be restarted."""
         self._node: Any = WeakTensorKeyDictionary()
         self._written = Values()
         leaves, _ = arguments_of(model)
@@ -145,18 +146,18 @@ class _Builder:
         return node
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
-        """The node that a tensor is. Raises NoGraphError for one whose origin was not seen."""
+        """The node of a tensor. Raises CaptureError where its origin was not recorded."""
         if (found := self._node.get(tensor)) is not None:
             node: fx.Node = found
             return node
         if tensor in self._weights:
             node = self.graph.get_attr(self._weights[tensor])
         elif self._written.known(tensor) is not None:
-            raise CaptureError(f"a tensor of shape {tuple(tensor.shape)} was made past the dispatcher")
+            raise CaptureError(f"a tensor of shape {tuple(tensor.shape)} bypassed the dispatcher")
         elif (base := self._places.get(place_of(tensor) or 0)) is not None:
             where = tensor.shape, tensor.stride(), tensor.storage_offset()
             if base.dtype is not tensor.dtype:
-                raise CaptureError(f"a weight is read as {tensor.dtype} past the dispatcher")
+                raise CaptureError(f"a weight is read as {tensor.dtype}, bypassing the dispatcher")
             as_strided = _operator("aten.as_strided.default")
             node = self.graph.call_function(as_strided, (self.node_of(base), *map(_plain, where)))
         else:
@@ -182,7 +183,7 @@ class _Builder:
         import torch
 
         if _shape_depends_on_numbers(func, args):
-            raise CaptureError(f"what {func} gives has a shape that depends on the numbers in a tensor")
+            raise CaptureError(f"the output shape of {func} depends on the values in a tensor")
         self.changes |= any(place_of(each) in self._lasting for each in changed_by(func, args, kwargs))
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
@@ -214,12 +215,12 @@ class _Builder:
         if isinstance(value, list | tuple):
             return [self._as_argument(each) for each in value]
         if isinstance(value, torch.Generator):
-            raise CaptureError("a call takes a generator of random numbers")
+            raise CaptureError("a call takes a random generator")
         return value
 
 
 def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
-    """Of what the operator gives. Indexing is one of those with a mask, and none with whole numbers."""
+    """Whether the output shape depends on values. Indexing does with a mask, not with integers."""
     import torch
 
     if torch.Tag.dynamic_output_shape not in func.tags:
@@ -230,8 +231,8 @@ def _shape_depends_on_numbers(func: Any, args: Sequence[Any]) -> bool:
 
 
 def _sizes(operator: str, tensor: torch.Tensor, out: torch.Tensor) -> list[int]:
-    """That the call is to name: all of a reshape's, since which one follows from the others is decided later;
-    of an expansion those that it changes."""
+    """The sizes to write into the call: all of a reshape's, because a later step decides which one to infer;
+    of an expand, those that it changes."""
     if operator != EXPAND:
         return list(out.shape)
     before = [0] * (out.dim() - tensor.dim()) + list(tensor.shape)
@@ -239,7 +240,7 @@ def _sizes(operator: str, tensor: torch.Tensor, out: torch.Tensor) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
-    """Sizes as a list."""
+    """A size tuple as a list; an int as it is."""
     return value if isinstance(value, int) else list(value)
 
 

@@ -1,4 +1,4 @@
-"""Calls of a graph as Python: in the words that people use for an operator, or as the operator itself."""
+"""Writes calls of a graph as Python, in the usual spelling (`x + y`) or as the aten operator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 Words = Callable[..., str | None]
+"""How to write an operator: a function of its arguments as text; None where the spelling does not fit."""
 
 
 def readable(
@@ -19,12 +20,12 @@ def readable(
     words: Mapping[str, Words] = MappingProxyType({}),
     args: Sequence[Any] | None = None,
 ) -> str:
-    """The expression of a call, its arguments by their names. `words`, by the operator, give `x + y` in place
-    of `aten.add.Tensor(x, y)`; `args` are in the place of the call's own."""
+    """The expression of a call. `names`: the variable of each argument. `words`: per operator, how to write
+    it (`x + y` instead of `aten.add.Tensor(x, y)`). `args`: replaces the call's arguments."""
     operator = str(node.target)
     arguments = [_text(each, names) for each in (node.args if args is None else args)]
     if operator == GROUP_NORM:
-        arguments = _sizes_of_its_own(*arguments)
+        arguments = _sizes_from_input(*arguments)
     keywords = {key: _text(each, names) for key, each in node.kwargs.items()}
     first = operator in words and operator in FIRST and is_first_alone(node)
     if operator in words and (operator not in FIRST or first):
@@ -38,12 +39,12 @@ def readable(
 
 
 def is_first_alone(node: fx.Node) -> bool:
-    """Whether the call's words give the first of its results, and nobody reads another."""
+    """Whether the call's usual spelling returns its first result only, and no other result is read."""
     return str(node.target) in FIRST and all(user.args[1] == 0 or not user.users for user in node.users)
 
 
 def is_same(node: fx.Node) -> bool:
-    """Whether the call gives what it is given."""
+    """Whether the call returns its input unchanged."""
     sizes: Any = node.args[1] if str(node.target) == EXPAND else [0]
     return str(node.target) in SAME or all(size == -1 for size in sizes)
 
@@ -62,9 +63,9 @@ def _text(value: Any, names: Mapping[fx.Node, str]) -> str:
     return repr(value)
 
 
-def _sizes_of_its_own(x: str, weight: str, bias: str, *sizes: str) -> list[str]:
-    """The arguments of a group norm with the sizes of what it is given in place of those of the recorded run:
-    at another shape of the model's inputs they are others."""
+def _sizes_from_input(x: str, weight: str, bias: str, *sizes: str) -> list[str]:
+    """A group norm's arguments with the sizes taken from its input instead of the recorded run, because they
+    differ between input shapes of the model."""
     _, channels, _, groups, eps = sizes
     return [x, weight, bias, f"{x}.shape[0]", channels, f"{x}.shape[2:].numel()", groups, eps]
 
@@ -74,12 +75,11 @@ def _group_norm(x: str, weight: str, bias: str, *sizes: str) -> str:
     return f"functional.group_norm({x}, {groups}, {weight}, {bias}, {eps})"
 
 
-def _softmax(x: str, dim: str, half_to_float: str) -> str | None:
-    return f"torch.softmax({x}, {dim})" if half_to_float == "False" else None
+def _softmax(name: str) -> Words:
+    def words(x: str, dim: str, half_to_float: str) -> str | None:
+        return f"{name}({x}, {dim})" if half_to_float == "False" else None
 
-
-def _log_softmax(x: str, dim: str, half_to_float: str) -> str | None:
-    return f"torch.log_softmax({x}, {dim})" if half_to_float == "False" else None
+    return words
 
 
 def _convolution(
@@ -101,7 +101,7 @@ def _convolution(
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """The arguments of an attention as text; `scale` is "None" for the usual one."""
+    """The arguments of an attention as text; `scale` is "None" for the default."""
 
     q: str
     k: str
@@ -112,7 +112,7 @@ class AttentionCall:
 
 
 def attention_call(places: tuple[int | None, int, int], *given: str, **named: str) -> AttentionCall | None:
-    """Of an operator that has mask, dropout and causality at these places; None with dropout."""
+    """The arguments of an operator with mask, dropout and causality at these positions; None with dropout."""
     mask, dropout, causal = places
     if len(given) > dropout and float(given[dropout]) != 0:
         return None
@@ -172,15 +172,15 @@ ATTENTIONS = {
     "aten._scaled_dot_product_cudnn_attention.default": (3, 5, 6),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (None, 3, 4),
 }
-"""Where the operators of attention have mask, dropout and causality."""
+"""Positions of mask, dropout and causality among the arguments of attention operators."""
 GROUP_NORM = "aten.native_group_norm.default"
 FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS)
-"""Functions that give the first result of an operator with several."""
+"""Operators with several results whose usual spelling returns only the first."""
 RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
-"""The same, also where a tensor's strides are not those of the recorded run, as under `torch.compile`."""
+"""Operators to write as reshape, which also works with other strides, as under `torch.compile`."""
 EXPAND = "aten.expand.default"
 SAME = ("aten.alias.default", "aten.detach.default")
-"""Operators that give what they are given."""
+"""Operators that return their input unchanged."""
 FUNCTIONS = (
     "relu",
     "tanh",
@@ -198,17 +198,12 @@ FUNCTIONS = (
 )
 
 WORDS: Mapping[str, Words] = {
-    "aten._softmax.default": _softmax,
-    "aten._log_softmax.default": _log_softmax,
+    "aten._softmax.default": _softmax("torch.softmax"),
+    "aten._log_softmax.default": _softmax("torch.log_softmax"),
     "aten.convolution.default": _convolution,
     **{
         f"aten.{name}.{kind}": _infix(sign)
-        for name, sign in (("add", "+"), ("sub", "-"))
-        for kind in ("Tensor", "Scalar")
-    },
-    **{
-        f"aten.{name}.{kind}": _infix(sign)
-        for name, sign in (("mul", "*"), ("div", "/"))
+        for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))
         for kind in ("Tensor", "Scalar")
     },
     "aten.pow.Tensor_Scalar": _infix("**"),
@@ -233,7 +228,6 @@ WORDS: Mapping[str, Words] = {
     "aten.clone.default": _function("torch.clone"),
     "aten.cat.default": _function("torch.cat"),
 }
-"""The words for an operator: a function of its arguments as text, None where they do not fit. What they
-compute is held against the operator's own tensors before it is used."""
+"""The usual spelling of operators. A reference that uses them is compared to the model's tensors first."""
 SURE: Mapping[str, Words] = {name: words for name, words in WORDS.items() if name not in ATTENTIONS}
-"""Those that hold whatever the shapes: attention with fewer heads of keys has another word."""
+"""The spellings that are right for all shapes; attention with fewer key heads would need another one."""

@@ -1,4 +1,4 @@
-"""The problems of a model: the record that `extraction.json` holds."""
+"""The problems of a model, as stored in `extraction.json`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from evaluators.base.atomic_write import write_atomically
 
 EXTRACTION = "extraction.json"
 FOLDER = "problems"
-"""Of the references, in the folder of the run."""
+"""Folder of the references, within the run folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One place of the model that a problem's kernel can stand at: the calls by their numbers in the recorded
-    run. `time_ms`: of an iteration. `shape`: of the inputs, by its place among the model's."""
+    """A place in the model where a problem's kernel can run: the indices of its calls in the recorded run.
+    `time_ms`: per iteration. `shape`: index of the model's input shape."""
 
     calls: tuple[int, ...]
     site: str
@@ -27,16 +26,15 @@ class Place:
 
     @property
     def members(self) -> set[tuple[int, int]]:
-        """The calls, which are others at another shape."""
+        """The calls as (shape, index)."""
         return {(self.shape, call) for call in self.calls}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extracted:
-    """A problem made of a target. `target`: its operators, as the profile names it. `floor_ms`: the least
-    that all places together can take, 0 where that is not known; `exact`: whether the reference's code gave
-    the model's own tensors bit for bit; `searched`: whether kernels are searched for it, otherwise the
-    library alone is asked."""
+class ExtractedProblem:
+    """A problem made from a target (its name in the profile). `places`: where its kernel can run; `floor_ms`:
+    their least time together, 0 if not known; `exact`: whether the reference reproduces the model's tensors
+    bit for bit; `searched`: whether new kernels are searched, or only library kernels tried."""
 
     name: str
     target: str
@@ -47,48 +45,44 @@ class Extracted:
 
     @property
     def time_ms(self) -> float:
-        """Of an iteration, all places together."""
+        """Time per iteration of all places."""
         return sum(each.time_ms for each in self.places)
 
     @property
     def file(self) -> str:
-        """Of the reference, in the folder of the run."""
+        """The reference's path within the run folder."""
         return f"{FOLDER}/{self.name}.py"
 
     @property
     def ceiling(self) -> float | None:
-        """The speedup that the roofline allows; None where it is not known."""
+        """The speedup that the roofline allows; None if not known."""
         return max(1.0, self.time_ms / self.floor_ms) if self.floor_ms else None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Extracted:
-        """Out of plain JSON types."""
-        places = tuple(Place(**{**each, "calls": tuple(each["calls"])}) for each in fields["places"])
-        return cls(**{**fields, "places": places})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """The problems of a model, the most promising first, and why other targets are none."""
+    """The problems of a model, the most promising first, and why other targets were left out."""
 
-    problems: tuple[Extracted, ...]
+    problems: tuple[ExtractedProblem, ...]
     left_out: Mapping[str, str]
 
     def sites(self, names: Sequence[str], shape: int) -> list[str]:
-        """Where the kernels of these problems are called, in the order of a forward at a shape, in which each
-        is called at all of its places."""
+        """The call sites of these problems' kernels, in the order of a forward at a shape."""
         problems = [each for each in self.problems if each.name in names]
         places = [each for one in problems for each in one.places if each.shape == shape]
         ends = [(each.calls[-1], each.site) for each in places]
         return [site for _, site in sorted(ends)]
 
     def write(self, file: Path) -> None:
-        """As JSON."""
+        """Writes the record as JSON."""
         write_atomically(file, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, file: Path) -> Extraction:
-        """What `write` wrote. Raises OSError and ValueError."""
+        """Reads what `write` wrote. Raises OSError and ValueError."""
         fields = json.loads(file.read_text())
-        problems = tuple(map(Extracted.from_json, fields["problems"]))
+        for each in fields["problems"]:
+            places = (Place(**{**place, "calls": tuple(place["calls"])}) for place in each["places"])
+            each["places"] = tuple(places)
+        problems = tuple(ExtractedProblem(**each) for each in fields["problems"])
         return cls(problems=problems, left_out=fields["left_out"])

@@ -1,5 +1,4 @@
-"""The text of a reference: the model's own code between two places, with inputs that are spread as the
-model's own tensors are."""
+"""Writes references: a part of the model's code, with inputs distributed like the model's tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +11,20 @@ from typing import TYPE_CHECKING
 
 from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.loading import load_module
-from search.optimize.extraction.draws import DRAWN, STRIDED, TensorDraw, dense, draw_of, strides_of
+from search.optimize.extraction.distributions import (
+    DRAWN,
+    STRIDED,
+    TensorDistribution,
+    dense,
+    distribution_of,
+    strides_of,
+)
 from search.optimize.extraction.fragments import Fragment, NoFragmentError
 from search.optimize.extraction.graph import run as run_graph
 from search.optimize.extraction.readable import WORDS
 from search.optimize.extraction.record import Place
-from search.optimize.extraction.whole import Whole
-from search.optimize.profiling.record import Target, patterns_of
+from search.optimize.extraction.traced_model import TracedModel
+from search.optimize.profiling.record import Target, site_patterns
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FragmentSample:
-    """A fragment at one place, with the tensors that went in and came out in a run of the model."""
+    """A fragment at one place, with its input and output tensors in a run of the model."""
 
     place: Place
     fragment: Fragment
@@ -36,33 +42,37 @@ class FragmentSample:
 
 
 def reference_of(
-    target: Target, own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]
+    target: Target, own: Sequence[tuple[Place, Fragment]], traced_models: Sequence[TracedModel]
 ) -> tuple[str, bool]:
-    """The reference of fragments with one code, and whether it gives the model's tensors bit for bit. Raises
-    NoFragmentError where it gives others, or its inputs cannot be drawn."""
-    samples = _samples(own, wholes)
+    """The reference for fragments with identical code, and whether it reproduces the model's tensors bit for
+    bit. Raises NoFragmentError where the tensors differ, or its inputs cannot be drawn."""
+    samples = _samples(own, traced_models)
     try:
-        draws = [draw_of(each) for each in zip(*(one.inputs for one in samples), strict=True)]
+        draws = [distribution_of(each) for each in zip(*(one.inputs for one in samples), strict=True)]
     except ValueError as error:
         raise NoFragmentError(str(error)) from error
     off = math.inf
     text = ""
     for body in (samples[0].fragment.code(WORDS), samples[0].fragment.code({})):
-        text = _text(target, samples, body, draws, wholes[0].model.name)
+        text = _text(target, samples, body, draws, traced_models[0].model.name)
         off = max(_distance(text, each) for each in samples)
         if off == 0:
             return text, True
     if off > 1:
-        raise NoFragmentError(f"its code alone gives other tensors than the model ({off:.3g} tolerances)")
+        raise NoFragmentError(
+            f"its reference differs from the model's tensors ({off:.3g} times the tolerance)"
+        )
     return text, False
 
 
-def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> list[FragmentSample]:
+def _samples(
+    own: Sequence[tuple[Place, Fragment]], traced_models: Sequence[TracedModel]
+) -> list[FragmentSample]:
     tensors: dict[fx.Node, torch.Tensor] = {}
     for shape in dict.fromkeys(place.shape for place, _ in own):
         here = [each for place, each in own if place.shape == shape]
         wanted = [node for each in here for node in (*each.inputs, *each.outputs)]
-        tensors |= run_graph(wholes[shape].graph, wholes[shape].model, wanted)
+        tensors |= run_graph(traced_models[shape].graph, traced_models[shape].model, wanted)
     return [
         FragmentSample(
             place=place,
@@ -75,14 +85,14 @@ def _samples(own: Sequence[tuple[Place, Fragment]], wholes: Sequence[Whole]) -> 
 
 
 def _distance(text: str, sample: FragmentSample) -> float:
-    """How far the reference is from the model's tensors: 0 for bit for bit, up to 1 within what another order
-    of sums may cost, infinite for what cannot be compared."""
+    """How far the reference is from the model's tensors: 0 if bit-identical, up to 1 within the tolerance for
+    another order of summation, infinite if they cannot be compared."""
     import torch
 
     try:
         with torch.no_grad():
             found = load_module(text, {}).Model()(*map(clone, sample.inputs))
-    except Exception:  # generated code on the model's tensors: whatever is wrong, it is not used
+    except Exception:  # generated code may raise anything; it is not used then
         return math.inf
     found = found if isinstance(found, tuple) else (found,)
     return max(_off(*pair) for pair in zip(found, sample.outputs, strict=True))
@@ -107,17 +117,17 @@ def _text(
     target: Target,
     samples: Sequence[FragmentSample],
     body: Sequence[str],
-    draws: Sequence[TensorDraw],
+    draws: Sequence[TensorDistribution],
     model: str,
 ) -> str:
-    sites = patterns_of([each.place.site for each in samples])
+    sites = site_patterns([each.place.site for each in samples])
     where = ", ".join(f"{site} x{count}" if count > 1 else site for site, count in sites.items())
     calls = f"{len(samples)} calls" if len(samples) > 1 else "one call"
     shapes = len({each.place.shape for each in samples})
     forward = "a forward" if shapes == 1 else f"forwards at {shapes} shapes of its inputs"
-    said = textwrap.fill(
-        f"{target.name} of {model}: {calls} in {forward}, at {where}. The inputs are spread as the model's "
-        "own tensors are.",
+    docstring = textwrap.fill(
+        f"{target.name} of {model}: {calls} in {forward}, at {where}. The inputs are distributed like the "
+        "model's tensors.",
         100,
     )
     names = samples[0].fragment.names
@@ -134,7 +144,8 @@ def _text(
     globals_ += ["KEEPS_TYPES = True"] if len(floating) > 1 else []
     listed = "".join(f"        {each},\n" for each in drawn)
     parts = [
-        f'"""{said}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}' + "\n".join(globals_),
+        f'"""{docstring}"""\n\nimport torch\nfrom torch import nn\n{functional}\n{aten}'
+        + "\n".join(globals_),
         f"class Model(nn.Module):\n    def forward(self, {', '.join(names)}):\n{code}",
         f"def get_inputs():\n    return [\n{listed}    ]",
         "def get_init_inputs():\n    return []",
@@ -146,8 +157,8 @@ def _text(
 
 
 def _cases(samples: Sequence[FragmentSample]) -> list[tuple[dict[str, tuple[int, ...]], float]]:
-    """The sizes of the cases with their times: the shapes of the inputs, and the strides of those that are
-    laid out in another way at another shape. Of samples of one shape the first counts."""
+    """The sizes of each case with its time: the inputs' shapes, and the strides of inputs whose layout
+    differs between cases. Of samples with the same shapes the first counts."""
     by_shapes: dict[tuple[tuple[int, ...], ...], list[FragmentSample]] = defaultdict(list)
     for each in samples:
         by_shapes[tuple(tuple(one.shape) for one in each.inputs)].append(each)
@@ -164,10 +175,10 @@ def _cases(samples: Sequence[FragmentSample]) -> list[tuple[dict[str, tuple[int,
 
 
 def _get_cases(cases: Sequence[tuple[dict[str, tuple[int, ...]], float]]) -> str:
-    """The function that names them, weighted by their time."""
-    whole = sum(time_ms for _, time_ms in cases)
+    """The source of `get_cases`, with cases weighted by their time."""
+    total_ms = sum(time_ms for _, time_ms in cases)
     rows = ""
     for sizes, time_ms in cases:
         named = ", ".join(f'"{name}": {size}' for name, size in sizes.items())
-        rows += f'        {{"sizes": {{{named}}}, "weight": {time_ms / whole:.4f}}},\n'
+        rows += f'        {{"sizes": {{{named}}}, "weight": {time_ms / total_ms:.4f}}},\n'
     return f"def get_cases():\n    return [\n{rows}    ]"

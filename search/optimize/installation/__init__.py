@@ -1,1 +1,2 @@
-"""Kernels into a model: the folder `optimized/`, and what it runs."""
+"""Installs kernels into a model: package writes the folder `optimized/`, placement chooses the places;
+runtime, kernel and graphs are copied into that folder."""

@@ -1,7 +1,7 @@
-"""A forward as a CUDA graph: its kernels are recorded once and then launched together, which is quicker where
-the GPU would wait for launches.
+"""Runs a forward as a CUDA graph: its kernels are recorded once and then launched together, which is faster
+where the GPU would wait for launches.
 
-This file is copied into the folder `optimized/` as it is; it needs torch alone.
+This file is copied unchanged into `optimized/`; it needs only torch.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import torch
 
 WARM = 2
-"""Calls before the recording: kernels are compiled in the first."""
+"""Calls before the recording; the first compiles kernels."""
 
 
 class NoGraphError(Exception):
-    """The forward cannot be recorded; the message says why."""
+    """The forward cannot be recorded as a CUDA graph; the message says why."""
 
 
 class ForwardGraph:
-    """The forward of one model for tensors of certain shapes, types and strides. Its results are copies: the
-    next call does not change them.
+    """The forward of one model for inputs of certain shapes, dtypes and strides. It returns copies, so that
+    the next call does not change earlier results.
 
-    `weights`: where the model keeps what the forward reads, as mappings and names; when one of them lies
-    elsewhere, `is_stale` says so, and the forward has to be recorded again.
+    `weights`: the mapping and name of each weight that the forward reads. When one of them has moved in
+    memory, `is_stale` returns true, and the forward must be recorded again.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ForwardGraph:
         tensors: Sequence[torch.Tensor],
         weights: Sequence[tuple[Mapping[str, Any], str]],
     ) -> None:
-        """Records it. Raises NoGraphError."""
+        """Records the forward. Raises NoGraphError."""
         self._weights = [(owner, name, owner[name].data_ptr()) for owner, name in weights]
         self._turn, self._done = threading.Lock(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.inference_mode(False), torch.no_grad():
@@ -54,7 +54,7 @@ class ForwardGraph:
     def __call__(self, *tensors: torch.Tensor) -> list[Any]:
         """The forward's results for these inputs."""
         stream = torch.cuda.current_stream()
-        with self._turn:  # of one call after the other, on whatever streams they are
+        with self._turn:  # one call at a time, also from different streams
             stream.wait_event(self._done)
             for own, given in zip(self._inputs, tensors, strict=True):
                 own.copy_(given)
@@ -65,14 +65,14 @@ class ForwardGraph:
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """An own one with the same strides."""
+    """A new tensor with the same strides."""
     if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise NoGraphError("an input's elements share memory")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Any]]:
-    """The graph, and the results that it writes over in each replay."""
+    """The graph, and its results, which each replay overwrites."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     try:
@@ -80,21 +80,21 @@ def _record(run: Callable[[], Sequence[Any]]) -> tuple[torch.cuda.CUDAGraph, Seq
             for _ in range(WARM):
                 run()
         torch.cuda.current_stream().wait_stream(side)
-        with _own_workspaces(), torch.cuda.graph(graph):  # with memory of its own: others may run meanwhile
+        with _own_workspaces(), torch.cuda.graph(graph):  # separate memory: other work may run meanwhile
             found = run()
-    except Exception as error:  # of the model or of a kernel: any
+    except Exception as error:  # from the model or a kernel
         torch.cuda.synchronize()
         _end_capture_of_random_numbers()
-        first = error.__context__ or error  # that the capture could not end comes of it
+        first = error.__context__ or error  # the cause, not the failure to end the capture
         raise NoGraphError(f"{type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
     return graph, found
 
 
 @contextlib.contextmanager
 def _own_workspaces() -> Iterator[None]:
-    """What cuBLAS works in lies in the memory of the graph that is recorded in the block. PyTorch lists one
-    workspace for each stream: what is in the list would be shared with all graphs, and freed under them by
-    whoever empties it (compiled code with `reduce-overhead`, the end of another graph)."""
+    """Within the block, cuBLAS allocates its workspaces in the memory of the graph being recorded. Otherwise
+    PyTorch's cached workspace of the stream would be shared by all graphs, and compiled code with
+    `reduce-overhead`, or the end of another graph, would free it while they still use it."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
         yield
@@ -103,6 +103,6 @@ def _own_workspaces() -> Iterator[None]:
 
 
 def _end_capture_of_random_numbers() -> None:
-    """A capture that fails leaves the GPU's generator as if it went on: it would refuse to draw."""
+    """Resets the GPU's random generator, which a failed capture leaves unusable in capture mode."""
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())

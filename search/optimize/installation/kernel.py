@@ -1,6 +1,6 @@
-"""A kernel of the folder `optimized/`, and the operators that it stands for.
+"""A kernel of the folder `optimized/`, and the operators that it replaces.
 
-This file is copied there as it is; it needs torch alone.
+This file is copied unchanged into `optimized/`; it needs only torch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 
 @dataclass(eq=False)
 class InstalledKernel:
-    """A kernel and the operators that it stands for; `on` says which of them runs, `in_compiled` which in
-    compiled code, and `supports`, where the kernel has that, for which tensors it is. `calls`: how often the
-    kernel did, outside of compiled code."""
+    """A kernel (`run`; in compiled code the custom `operator`) and the operators that it replaces
+    (`reference`). `supports`: whether the kernel accepts some inputs; None: all. `on` and `in_compiled`
+    switch it off everywhere or in compiled code. `calls`: how often it ran outside compiled code."""
 
     name: str
     run: Callable[..., Any]
@@ -35,7 +35,8 @@ class InstalledKernel:
     calls: int = 0
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The kernel, in compiled code as an operator; what it stands for where it is off or declines."""
+        """Runs the kernel (its custom operator in compiled code), or the operators where it is off or does
+        not support the inputs."""
         if not self.on or (self.supports is not None and not self.supports(*inputs)):
             return self.reference(*inputs)
         if torch.compiler.is_compiling():
@@ -48,7 +49,7 @@ _KERNELS: dict[tuple[str, str], InstalledKernel] = {}
 
 
 def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> InstalledKernel:
-    """A kernel of the folder, loaded once in a process."""
+    """Loads a kernel of the folder, once per process."""
     key = str(folder.resolve()), name
     if key not in _KERNELS:
         reference = load_module(folder / "references" / f"{name}.py").Model()
@@ -67,8 +68,8 @@ def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> 
 def _operator(
     key: tuple[str, str], run: Callable[..., Any], reference: nn.Module, results: int
 ) -> Callable[..., Any]:
-    """The kernel as an operator that `torch.compile` calls as a whole. Compiled code relies on the strides of
-    what it gives: whatever a kernel leaves is contiguous there."""
+    """The kernel as a custom operator, which `torch.compile` does not look into. Its results are made
+    contiguous, because compiled code relies on their strides."""
     inputs = reference.forward.__code__.co_varnames[1 : reference.forward.__code__.co_argcount]
     returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     schema = f"({', '.join(f'Tensor {name}' for name in inputs)}) -> {returned}"
@@ -86,12 +87,12 @@ def _operator(
 
 
 def _short(text: str) -> str:
-    """The same for the same text, in every process: caches go by it."""
+    """A short hash, the same in every process, because caches use it as a key."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def load_module(file: Path) -> Any:
-    """A file's module; what torch builds for it is kept in a folder of its own."""
+    """Imports a file; torch extensions that it builds go to a separate folder."""
     name = f"optimized_{_short(str(file.resolve()))}"
     if name in sys.modules:
         return sys.modules[name]

@@ -1,7 +1,7 @@
-"""Kernels into a model: writes the folder `optimized/`, which loads without this project.
+"""Writes the folder `optimized/`: the model with kernels, which loads without Ideatree.
 
-The model's forward at each of its shapes becomes code: its calls in their order, with a kernel at each place
-of its problem. What nobody reads is left out.
+The model's forward at each input shape becomes code: its calls in order, with a kernel at each of the
+kernel's places. Calls whose results are not read are dropped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from evaluators.records.problem import Kernel
 from search.optimize.extraction.fragments import Fragment, is_mutable
 from search.optimize.extraction.graph import CaptureError, arguments_of
 from search.optimize.extraction.readable import FIRST, SURE, is_first_alone, readable
-from search.optimize.extraction.record import Extracted, Place
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.record import ExtractedProblem, Place
+from search.optimize.extraction.traced_model import TracedModel
 
 if TYPE_CHECKING:
     from torch import fx
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 PACKAGE = "optimized"
 MANIFEST = "manifest.json"
 RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "kernel.py", "graphs.py"))
-INIT = '''"""{model}, with kernels in the place of parts of its forward.
+INIT = '''"""{model}, with kernels in place of parts of its forward.
 
     from {package} import load
 
-    model = load(model)  # the same model, with its weights; its own forward is the way back
+    model = load(model)  # the same model, with its weights; unload(model) restores its forward
 
-The kernels run in eval mode, under torch.no_grad(), for inputs as in `manifest.json`; the model's own forward
-runs otherwise. `type(model).plan.kernels` says how often each was called, `.fallbacks` why it was not.
+The kernels run in eval mode, under torch.no_grad(), for inputs like those in `manifest.json`. Otherwise the
+original forward runs. `type(model).plan.kernels` counts each kernel's calls, `.fallbacks` the original's by
+reason.
 """
 
 from pathlib import Path
@@ -45,8 +46,8 @@ __all__ = ["load", "unload"]
 
 
 def load(model, without=(), as_graph=None):
-    """The same model, which from now on runs the kernels, but those named in `without`. `as_graph`: launched
-    together, as a CUDA graph; None: where that was faster."""
+    """Makes the model run the kernels, except those in `without`, and returns it. `as_graph`: run the forward
+    as a CUDA graph; None: if that was measured to be faster."""
     return runtime.load(Path(__file__).parent, model, without, as_graph)
 '''
 PROJECT = """[build-system]
@@ -56,7 +57,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "{package}"
 version = "0.1.0"
-description = "A model with kernels in the place of parts of its forward"
+description = "A model with kernels in place of parts of its forward"
 requires-python = ">=3.11"
 dependencies = ["torch>=2.11"]
 
@@ -69,7 +70,7 @@ package-dir = {{{package} = "."}}
 """
 CALLS = ("call_function", "call_module")
 FORWARD = "forward{}.py"
-HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels between them."""
+HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels in between."""
 
 import torch
 from torch.nn import functional  # noqa: F401
@@ -83,13 +84,13 @@ def forward({arguments}):
 
 def write_package(
     folder: Path,
-    wholes: Sequence[Whole],
+    traced_models: Sequence[TracedModel],
     kernels: Mapping[str, Kernel],
-    places: Mapping[Extracted, Sequence[Place]],
+    places: Mapping[ExtractedProblem, Sequence[Place]],
 ) -> None:
-    """Writes `optimized/` into the folder, with the kernels by their problems' names, each at its places; one
-    that is there is replaced. Raises OSError, and NoGraphError for a model whose arguments or results cannot
-    be written down."""
+    """Writes `optimized/` into the run folder, replacing an earlier one. `traced_models`: the model at each
+    input shape; `kernels`: by problem; `places`: where each problem's kernel goes. Raises OSError, and
+    CaptureError for a model whose arguments or results cannot be serialised."""
     import torch
 
     place = folder / PACKAGE
@@ -97,22 +98,22 @@ def write_package(
         shutil.rmtree(place)
     (place / "kernels").mkdir(parents=True)
     (place / "references").mkdir()
-    model, module = wholes[0].model, wholes[0].model.module
+    model, module = traced_models[0].model, traced_models[0].model.module
     name = model.name
     weights = dict([*module.named_parameters(), *module.named_buffers()])
-    results: dict[Extracted, int] = {}
+    results: dict[ExtractedProblem, int] = {}
     used: set[str] = set()
     shapes, constants = [], []
-    for number, whole in enumerate(wholes):
+    for number, traced in enumerate(traced_models):
         here = {each: [one for one in own if one.shape == number] for each, own in places.items()}
-        graph, own_results = with_kernels(whole, here)
+        graph, own_results = with_kernels(traced, here)
         results |= own_results
-        file = FORWARD.format(f"_{number + 1}" if len(wholes) > 1 else "")
-        (place / file).write_text(_forward(graph, whole), encoding="utf-8")
-        shapes.append({"name": whole.model.shape, "forward": file, **_interface(whole)})
+        file = FORWARD.format(f"_{number + 1}" if len(traced_models) > 1 else "")
+        (place / file).write_text(_forward(graph, traced), encoding="utf-8")
+        shapes.append({"name": traced.model.shape, "forward": file, **_interface(traced)})
         read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
-        constants.append({name: each for name, each in whole.graph.constants.items() if name in read})
-        used |= read - {*whole.graph.constants}
+        constants.append({name: each for name, each in traced.graph.constants.items() if name in read})
+        used |= read - {*traced.graph.constants}
     (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
     (place / "pyproject.toml").write_text(PROJECT.format(package=PACKAGE), encoding="utf-8")
     for each in RUNTIME:
@@ -145,9 +146,8 @@ def set_way(
     own_in_compiled: bool = False,
     slower: Mapping[str, Collection[str]] | None = None,
 ) -> None:
-    """How the folder's package runs from now on: as a CUDA graph unless `load` is told otherwise; in compiled
-    code with these kernels alone, None: with all, or by the model's own forward; outside of it without those
-    that are `slower` (as in `Plan`)."""
+    """Sets how the package runs by default: as a CUDA graph or not; in compiled code with these kernels
+    (None: all) or by the original forward; elsewhere without the kernels in `slower` (see `ForwardPlan`)."""
     file = folder / PACKAGE / MANIFEST
     way = {
         "as_graph": as_graph,
@@ -159,31 +159,31 @@ def set_way(
     file.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
-def _forward(graph: fx.Graph, whole: Whole) -> str:
-    """The file of the forward."""
-    arguments = ["model", "kernels", "constants", "check", *(node.name for node in whole.graph.inputs)]
-    text = "\n".join(f"    {line}" for line in _lines(graph, whole))
-    return f"{HEAD.format(model=whole.model.title, arguments=', '.join(arguments))}{text}\n"
+def _forward(graph: fx.Graph, traced: TracedModel) -> str:
+    """The source of a forward file."""
+    arguments = ["model", "kernels", "constants", "check", *(node.name for node in traced.graph.inputs)]
+    text = "\n".join(f"    {line}" for line in _lines(graph, traced))
+    return f"{HEAD.format(model=traced.model.title, arguments=', '.join(arguments))}{text}\n"
 
 
-def _interface(whole: Whole) -> dict[str, Any]:
+def _interface(traced: TracedModel) -> dict[str, Any]:
     import torch
     from torch.utils import _pytree as pytree
 
-    leaves, structure = arguments_of(whole.model)
+    leaves, structure = arguments_of(traced.model)
     tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
     values = [None if isinstance(each, torch.Tensor) else each for each in leaves]
-    results = [each for each in whole.graph.leaves if not isinstance(each, torch.fx.Node)]
+    results = [each for each in traced.graph.leaves if not isinstance(each, torch.fx.Node)]
     try:
         json.dumps([values, results])
         return {
             "inputs": [[list(each.shape), _dtype(each), list(each.stride())] for each in tensors],
             "structure": pytree.treespec_dumps(structure),
             "values": values,
-            "output": pytree.treespec_dumps(whole.graph.output),
+            "output": pytree.treespec_dumps(traced.graph.output),
         }
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise CaptureError(f"its arguments or results cannot be written down: {error}") from error
+        raise CaptureError(f"its arguments or results cannot be serialised: {error}") from error
 
 
 def _dtype(tensor: Any) -> str:
@@ -191,45 +191,47 @@ def _dtype(tensor: Any) -> str:
 
 
 def with_kernels(
-    whole: Whole, places: Mapping[Extracted, Sequence[Place]]
-) -> tuple[fx.Graph, dict[Extracted, int]]:
-    """The model's graph with a module's call for each place of a kernel, without what nobody reads; and how
-    many results each kernel has."""
+    traced: TracedModel, places: Mapping[ExtractedProblem, Sequence[Place]]
+) -> tuple[fx.Graph, dict[ExtractedProblem, int]]:
+    """The model's graph with a module call at each kernel's places, without unread calls; and the number of
+    results of each kernel."""
     from torch import fx
 
-    ends: dict[fx.Node, tuple[Extracted, Fragment]] = {}
-    results: dict[Extracted, int] = {}
+    ends: dict[fx.Node, tuple[ExtractedProblem, Fragment]] = {}
+    results: dict[ExtractedProblem, int] = {}
     for extracted, own in places.items():
         for place in own:
-            fragment = whole.fragment(place)
+            fragment = traced.fragment(place)
             ends[fragment.members[-1]] = extracted, fragment
             results[extracted] = len(fragment.outputs)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     replaced: set[fx.Node] = set()
-    for node in whole.graph.graph.nodes:
+    for node in traced.graph.graph.nodes:
         copies[node] = graph.node_copy(node, lambda each: copies[each])
         if node in ends:
             extracted, fragment = ends[node]
             replaced.update(copies[each] for each in fragment.members)
             inputs = tuple(copies[each] for each in fragment.inputs)
             call = graph.call_module(extracted.name, inputs)
-            _give(graph, call, fragment.outputs, copies)
-    _drop_unread(graph, {copies[node] for node in whole.graph.reads}, replaced)
+            _use_results(graph, call, fragment.outputs, copies)
+    _drop_unread(graph, {copies[node] for node in traced.graph.reads}, replaced)
     return graph, results
 
 
-def _give(graph: fx.Graph, call: fx.Node, outputs: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
-    """From here on the kernel's results are what the calls gave."""
+def _use_results(
+    graph: fx.Graph, call: fx.Node, outputs: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]
+) -> None:
+    """Makes later nodes read the kernel's results instead of the replaced calls'."""
     for number, node in enumerate(outputs):
         one = len(outputs) == 1
         copies[node] = call if one else graph.call_function(operator.getitem, (call, number))
 
 
 def _drop_unread(graph: fx.Graph, reads: set[fx.Node], replaced: set[fx.Node]) -> None:
-    """Erases what changes nothing and is read by nobody; of what a kernel has `replaced` also calls in place,
-    which change memory of the fragment's own; of numbers that the model reads those that follow from no
-    input: they are the same in every call."""
+    """Erases unread calls without side effects. Among the calls that a kernel `replaced`, this includes
+    in-place calls, because they only change memory of the fragment; among `reads` of numbers, those that
+    depend on no input, because they never change."""
     follows: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         begins = node.op == "placeholder" or _is_random(node)
@@ -248,9 +250,9 @@ def _is_random(node: fx.Node) -> bool:
     return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
-    """The code of the graph; tensors are let go of after their last use."""
-    expected = {node.name: value for node, value in whole.graph.reads.items()}
+def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:
+    """The lines of the forward's code; each tensor is deleted after its last use."""
+    expected = {node.name: value for node, value in traced.graph.reads.items()}
     names: dict[fx.Node, str] = {}
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -260,14 +262,14 @@ def _lines(graph: fx.Graph, whole: Whole) -> Iterator[str]:
         if node.op == "placeholder":
             names[node] = node.name
         elif node.op == "get_attr":
-            names[node] = _weight(str(node.target), whole)
+            names[node] = _weight(str(node.target), traced)
         elif node.op == "output":
             listed = ", ".join(names[each] if each in names else repr(each) for each in node.args[0])
             yield f"return [{listed}]"
         else:
             yield from _call(node, names, expected)
         freed = [each for each in node.all_input_nodes if last[each] is node and each.op in CALLS]
-        freed = [each for each in freed if not is_whole(each)]
+        freed = [each for each in freed if not _is_first_result(each)]
         if freed and node.op != "output":
             yield f"del {', '.join(dict.fromkeys(names[each] for each in freed))}"
 
@@ -279,7 +281,7 @@ def _call(node: fx.Node, names: dict[fx.Node, str], expected: Mapping[str, Any])
         yield f'{node.name} = kernels["{node.target}"]({inputs})'
     elif node.target is operator.getitem:
         source, place = node.args
-        if is_whole(source):  # type: ignore[arg-type]
+        if _is_first_result(source):  # type: ignore[arg-type]
             names[node] = names[source]  # type: ignore[index]
         else:
             yield f"{node.name} = {names[source]}[{place}]"  # type: ignore[index]
@@ -289,18 +291,18 @@ def _call(node: fx.Node, names: dict[fx.Node, str], expected: Mapping[str, Any])
         yield f"{node.name} = {readable(node, names, SURE)}"
 
 
-def is_whole(node: fx.Node) -> bool:
-    """Whether the call's words give what others would take out of its results."""
+def _is_first_result(node: fx.Node) -> bool:
+    """Whether the call is written so that it returns its first result alone."""
     return str(node.target) in FIRST and str(node.target) in SURE and is_first_alone(node)
 
 
-def _weight(name: str, whole: Whole) -> str:
+def _weight(name: str, traced: TracedModel) -> str:
     """The expression of a weight or constant."""
     from torch import nn
 
-    if name in whole.graph.constants:
+    if name in traced.graph.constants:
         return f'constants["{name}"]'
-    text, module = "model", whole.model.module
+    text, module = "model", traced.model.module
     for part in name.split("."):
         if part.isdigit() and isinstance(module, nn.ModuleList | nn.Sequential):
             text += f"[{part}]"

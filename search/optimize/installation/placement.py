@@ -1,30 +1,30 @@
-"""Where in a model the kernels go, which are for places that share calls: together they are to save most."""
+"""Decides which kernels go to which places, some of which share calls, so that they save most time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from search.optimize.extraction.record import Extracted, Place
+from search.optimize.extraction.record import ExtractedProblem, Place
 
 
-def assigned(
-    saved_ms: Mapping[str, float], problems: Sequence[Extracted]
-) -> dict[Extracted, tuple[Place, ...]]:
-    """Where the kernel of each problem goes: no call has two. `saved_ms`: of the model's time, by the
-    problems' names, of those that have a kernel; it is spread over a problem's places by their time."""
+def assign_places(
+    saved_ms: Mapping[str, float], problems: Sequence[ExtractedProblem]
+) -> dict[ExtractedProblem, tuple[Place, ...]]:
+    """The places of each problem's kernel; no call gets two kernels. `saved_ms`: what each kernel saves per
+    iteration, by problem, for problems with a kernel; it is split over a problem's places by their time."""
     found = _Placement(saved_ms, [each for each in problems if each.name in saved_ms]).best()
     places = {each: tuple(place for place in each.places if (each.name, place) in found) for each in problems}
     return {each: own for each, own in places.items() if own}
 
 
 Option = tuple[str, Place]
-"""A problem by its name, and one of its places."""
+"""A problem's name and one of its places."""
 
 
 class _Placement:
     """What a kernel saves at each place, and which places share calls."""
 
-    def __init__(self, saved_ms: Mapping[str, float], problems: Sequence[Extracted]) -> None:
+    def __init__(self, saved_ms: Mapping[str, float], problems: Sequence[ExtractedProblem]) -> None:
         self._worth: dict[Option, float] = {
             (each.name, place): saved_ms[each.name] * place.time_ms / (each.time_ms or 1.0)
             for each in problems
@@ -40,8 +40,8 @@ class _Placement:
         }
 
     def best(self) -> set[Option]:
-        """The most that is found from the greedy choice on, by exchanging one place for those that it keeps
-        out, and several for one that they keep out, as long as that saves more."""
+        """Starts with the greedy choice, then swaps one place for several conflicting ones, or several for
+        one, as long as that saves more time."""
         chosen = self._filled(set(), self._worth)
         improved = True
         while improved:
@@ -53,7 +53,7 @@ class _Placement:
         return chosen
 
     def _exchanged(self, option: Option, chosen: set[Option]) -> set[Option]:
-        """Without the option where it is chosen, otherwise with it, and with what fits then."""
+        """Removes the option if it is chosen, otherwise adds it; then fills up with the options that fit."""
         if option in chosen:
             return self._filled(chosen - {option}, self._clash[option])
         out = self._clash[option] & chosen
@@ -62,7 +62,7 @@ class _Placement:
         )
 
     def _filled(self, chosen: set[Option], options: Iterable[Option]) -> set[Option]:
-        """With those of the options that share no call with what is there, those that save most first."""
+        """Adds the options that conflict with nothing chosen, those that save most first."""
         found = set(chosen)
         for option in sorted(options, key=lambda each: (-self._worth[each], each[0], each[1].calls)):
             if found.isdisjoint(self._clash[option]):

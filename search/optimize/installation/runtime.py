@@ -1,9 +1,9 @@
-"""A model with kernels in the place of parts of its forward: what the folder `optimized/` runs.
+"""Runs a model with kernels in place of parts of its forward.
 
-This file is copied there as it is; it needs torch alone. `forward.py` beside it has the calls of the model's
-forward, for tensors of certain shapes and types, with the kernels between them; for several such shapes there
-are several files. For everything else the model's own forward runs: other shapes, training, gradients,
-autocast.
+This file is copied unchanged into `optimized/`; it needs only torch. `forward.py`, next to it, has the calls
+of the model's forward for inputs of certain shapes and dtypes, with kernels in between; there is one such
+file per input shape. For everything else (other shapes, training, gradients, autocast) the original forward
+runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONSTANTS = "constants.pt"
 
 
 class OtherValueError(Exception):
-    """The model reads a number out of a tensor, and it is another than in the run that the code is from."""
+    """The model read a number from a tensor that differs from the one in the recorded run."""
 
 
 def check(value: Any, expected: Any) -> None:
@@ -43,9 +43,9 @@ def check(value: Any, expected: Any) -> None:
 
 @dataclass(eq=False)
 class ForwardShape:
-    """What replaces a forward for arguments of one shape. `inputs`: shape, type, strides and device of each
-    tensor among them; `structure` and `values`: the tree that the arguments are in, and its other leaves,
-    None for a tensor; `output`: the tree of the results."""
+    """Replaces the forward for arguments of one shape by `forward`, which also reads `constants`. `inputs`:
+    shape, dtype, strides and device of each tensor argument; `structure` and `values`: the tree of the
+    arguments and its leaves, None for a tensor; `output`: the tree of the results."""
 
     name: str
     forward: Callable[..., Sequence[Any]]
@@ -57,10 +57,10 @@ class ForwardShape:
     graphs: weakref.WeakKeyDictionary[nn.Module, ForwardGraph | NoGraphError] = field(
         default_factory=weakref.WeakKeyDictionary
     )
-    """Of each model that has run as one, or why it cannot be recorded."""
+    """Each model's CUDA graph, or why it cannot be recorded."""
 
     def why_not(self, leaves: Sequence[Any], structure: Any) -> str:
-        """Why these arguments are others; "" where they are not."""
+        """Why the code is not for these arguments; "" if it is."""
         if structure != self.structure:
             return f"other arguments than {self.structure}"
         wanted = iter(self.inputs)
@@ -79,13 +79,11 @@ class ForwardShape:
 
 @dataclass(eq=False)
 class ForwardPlan:
-    """What replaces forwards. `shapes`: by the sizes of the tensors among the arguments, the first is that
-    which others are held against; `weight`: one of the model's, which has moved or changed its type when the
-    model has, with `kind`, its type and device. `weights`: the names of those that the forwards read.
-    `as_graph`: whether a forward is recorded as a CUDA graph and launched as that. `own_in_compiled`: whether
-    the model's own forward runs in compiled code. `slower`: the kernels with which the model is slower, so
-    that what they stand for runs: as a CUDA graph (`graph`), and otherwise (`eager`). `fallbacks`: how often
-    the model's own forward ran, by the reason."""
+    """Replaces a model's forward: the code by the sizes of the tensor arguments (`shapes`), and the kernels
+    by name. `weight` gets one of the model's weights, whose dtype and device must be `kind`; `weights`: names
+    of all that the code reads. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
+    original forward. `slower`: kernels whose operators run instead, as a CUDA graph (`graph`) and otherwise
+    (`eager`). `fallbacks` counts calls of the original forward by reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
     kernels: Mapping[str, InstalledKernel]
@@ -98,12 +96,12 @@ class ForwardPlan:
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def shape_of(self, tensors: Sequence[torch.Tensor]) -> ForwardShape:
-        """That of these sizes; the first where there is none."""
+        """The code for tensors of these sizes; the first one where there is none, to say why not."""
         found = self.shapes.get(tuple([each.shape for each in tensors]))
         return next(iter(self.shapes.values())) if found is None else found
 
     def why_not(self, model: nn.Module) -> str:
-        """Why the model's own forward is to run, whatever the arguments are; "" where it is not."""
+        """Why the original forward must run, whatever the arguments; "" if it need not."""
         if model.training:
             return "the model is in training mode"
         if torch.is_grad_enabled():
@@ -111,11 +109,11 @@ class ForwardPlan:
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             return "autocast is on"
         if self.weight is not None and self._kind_of(model) != self.kind:
-            return "the weights have another type, or are on another device"
+            return "the weights have another dtype or are on another device"
         return ""
 
     def run(self, model: nn.Module, shape: ForwardShape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """The forward of the shape. Raises OtherValueError, and what a kernel raises."""
+        """Runs the code of the shape. Raises OtherValueError, and what a kernel raises."""
 
         def forward(*own: torch.Tensor, way: str = "graph") -> Sequence[Any]:
             return shape.forward(model, self._kernels(way), shape.constants, check, *own)
@@ -131,13 +129,13 @@ class ForwardPlan:
             try:
                 graph = ForwardGraph(forward, tensors, [_owner(model, name) for name in self.weights])
             except NoGraphError as error:
-                logger.warning("not as a CUDA graph: %s", error)
+                logger.warning("the forward runs without a CUDA graph: %s", error)
                 graph = error
             shape.graphs[model] = graph
         return graph(*tensors) if isinstance(graph, ForwardGraph) else forward(*tensors, way="eager")
 
     def _kernels(self, way: str) -> Mapping[str, Callable[..., Any]]:
-        """What runs in the places of the kernels."""
+        """What to run for each kernel in this way: `eager`, `graph` or `compiled`."""
         slower = self.slower.get(way)
         if not slower:
             return self.kernels
@@ -149,15 +147,15 @@ class ForwardPlan:
         return weight.dtype, weight.device
 
     def compiles(self, names: Iterable[str]) -> None:
-        """Those are the kernels that run in compiled code."""
+        """Sets the kernels that run in compiled code."""
         chosen = set(names)
         for name, kernel in self.kernels.items():
             kernel.in_compiled = name in chosen
 
     def fell_back(self, why: str) -> None:
-        """Counts it; the log says so once."""
+        """Counts a call of the original forward; logs each reason once."""
         if not self.fallbacks[why]:
-            logger.warning("the model's own forward runs: %s", why)
+            logger.warning("the original forward runs: %s", why)
         self.fallbacks[why] += 1
 
 
@@ -166,12 +164,12 @@ def _words(shape: Any, dtype: Any, strides: Any, device: Any) -> str:
 
 
 class Optimized(nn.Module):
-    """Comes before the model's own class, whose forward is the way back."""
+    """Base class that is put before the model's class and falls back to its forward."""
 
     plan: ForwardPlan
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's own."""
+        """Like the original forward."""
         plan = type(self).plan
         if plan.own_in_compiled and torch.compiler.is_compiling():
             return super().forward(*args, **kwargs)
@@ -191,10 +189,17 @@ class Optimized(nn.Module):
 def load(
     folder: Path, model: nn.Module, without: Iterable[str] = (), as_graph: bool | None = None
 ) -> nn.Module:
-    """The same model, which from now on runs the kernels of the folder, but those named in `without`;
-    `as_graph`: as a CUDA graph, None: where that was faster when both were measured. No weight is copied.
-    Raises ValueError for a model with other modules or weights, or with hooks in it, and what a kernel's
-    source raises."""
+    """Makes a model run the kernels of the folder; no weight is copied.
+
+    Args:
+        folder: the folder `optimized/`.
+        model: the model, which is changed in place.
+        without: names of kernels to switch off.
+        as_graph: whether to run the forward as a CUDA graph; None: if that was measured to be faster.
+
+    Returns the model. Raises ValueError for a model with other modules or weights or with hooks, and what a
+    kernel's source raises.
+    """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
@@ -225,7 +230,7 @@ def load(
 
 
 def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
-    """Where the model keeps a parameter or buffer, and its name there."""
+    """The mapping that contains a parameter or buffer, and its name there."""
     path, _, name = weight.rpartition(".")
     module = model.get_submodule(path)
     return (module._parameters if name in module._parameters else module._buffers), name
@@ -234,7 +239,7 @@ def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
 def _shapes(
     folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device
 ) -> dict[tuple[torch.Size, ...], ForwardShape]:
-    """By the sizes of their tensors."""
+    """The code of each shape by the sizes of its tensors."""
     file = folder / CONSTANTS
     constants = torch.load(file, map_location=device) if file.exists() else [{} for _ in listed]
     found = {}
@@ -256,14 +261,14 @@ def _shapes(
 
 
 def unload(model: nn.Module) -> nn.Module:
-    """The same model with its own forward."""
+    """Restores the original forward and returns the model."""
     if isinstance(model, Optimized):
         model.__class__ = type(model).__mro__[2]
     return model
 
 
 def _check_modules(model: nn.Module, wanted: Mapping[str, str]) -> None:
-    """That the code stands for what the modules do: an adapter in their place, or a hook, would not run."""
+    """Raises ValueError for other modules, such as an adapter, and for hooks, because neither would run."""
     found = {name: type(each).__name__ for name, each in model.named_modules() if name}
     for name in {**wanted, **found}:
         if found.get(name) != wanted.get(name):

@@ -1,3 +1,1 @@
-"""Which model: config has `model=…` and the keys below it, source makes a model of the user's own code,
-architectures one of transformers, torchvision or diffusers.
-"""
+"""Loads the model: source from the user's code, architectures from transformers, torchvision or diffusers."""

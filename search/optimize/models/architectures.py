@@ -1,8 +1,8 @@
-"""Architectures of transformers, torchvision and diffusers, with random weights: nothing is downloaded.
+"""Architectures of transformers, torchvision and diffusers, with random weights; nothing is downloaded.
 
-A config is the library's own default, changed by keys (`model.config.n_layer=4`). The inputs follow from what
-`forward` takes and from the config; what is not known here is given by its shape (`model.inputs.x=[2,77]`).
-`shapes`: several sets of inputs, each with the fields that differ, and its `weight`.
+The config is the library's default, changed by keys (`model.config.n_layer=4`). The inputs follow from the
+signature of `forward` and the config; the user gives the shapes of others (`model.inputs.x=[2,77]`).
+`shapes`: several sets of inputs, each with the fields that differ and its `weight`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.reference.loading import seed_all
-from search.optimize.models.source import InputShape, LoadedModel, import_package, ready
+from search.optimize.models.source import InputShape, LoadedModel, import_package, load_at_shapes
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 IDS_BELOW = 100
-"""Integers are drawn below this where no vocabulary says more."""
+"""Upper bound of random integers where no vocabulary size is known."""
 ADDITION = "addition_embed_type"
 NEEDED_WITH: Mapping[str, Sequence[str]] = {
     "num_embeds_ada_norm": ("timestep", "class_labels"),
@@ -35,20 +35,20 @@ NEEDED_WITH: Mapping[str, Sequence[str]] = {
     "guidance_embeds": ("guidance",),
     ADDITION: ("added_cond_kwargs",),
 }
-"""Inputs of diffusers that are optional to the signature of `forward` and not to the model, by the key of the
-config that makes them so."""
+"""Inputs of diffusers models that are optional in the signature of `forward` but required by the model, by
+the config key that makes them required."""
 TEXT_WIDTHS = (
     *("encoder_hid_dim", "caption_channels", "cap_feat_dim", "text_dim", "text_embed_dim"),
     *("joint_attention_dim", "cross_attention_dim"),
 )
-"""Keys of the config that say how wide the text is that conditions diffusers, the first that is set."""
+"""Config keys for the width of a diffusers model's text conditioning; the first one that is set counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transformers:
-    """A class of `transformers` (`GPT2LMHeadModel`). `config` changes its default config, without a cache of
-    keys and values unless it asks for one; `batch` and `sequence` size the inputs, `inputs` gives shapes of
-    further ones. `labels`: the loss of predicting the input ids is computed, too."""
+    """A class of `transformers` (`GPT2LMHeadModel`). `config` changes its default config, with the KV cache
+    off unless it says otherwise; `batch` and `sequence` size the inputs, `inputs` gives the shapes of further
+    ones. `labels`: also compute the loss of predicting the input ids."""
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -63,23 +63,19 @@ class Transformers:
         name = f"transformers/{self.name}"
         made = class_of("transformers", self.name, "PreTrainedModel")
         config = self._config(made.config_class, name)
-        dtype = dtype or "float32"
-        return ready(
+        return _load(
+            self,
             name,
-            lambda: made_with(lambda: made(config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self,
-                lambda one: InputShape(
-                    inputs=lambda _: ((), one._inputs(made, config, InputDraw(device, dtype)))
-                ),
-            ),
+            lambda: made(config),
+            lambda one, _, draw: ((), one._inputs(made, config, draw)),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _config(self, config_class: Any, name: str) -> Any:
-        """The default config, changed. Raises UsageError for a key that it does not have."""
+        """The changed default config. Raises UsageError for an unknown key."""
         own = config_class()
         known = {**own.to_dict(), **dict.fromkeys(own.attribute_map)}
         _check_keys(self.config, known, name)
@@ -123,8 +119,8 @@ class Transformers:
 
 @dataclass(frozen=True, kw_only=True)
 class Torchvision:
-    """A model of `torchvision.models` by its name (`resnet50`). `config` is what its builder takes; `batch`
-    images of `image` by `image` pixels."""
+    """A model of `torchvision.models` by its name (`resnet50`). `config` has its builder's arguments; the
+    input is `batch` images of `image` by `image` pixels."""
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -142,16 +138,15 @@ class Torchvision:
         weightless = {"weights": None, "weights_backbone": None}
         takes = inspect.signature(builder).parameters
         config = {key: value for key, value in weightless.items() if key in takes} | dict(self.config)
-        dtype = dtype or "float32"
-        return ready(
+        return _load(
+            self,
             f"torchvision/{self.name}",
-            lambda: made_with(lambda: builder(**config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self, lambda one: InputShape(inputs=lambda _: ((one._images(InputDraw(device, dtype)),), {}))
-            ),
+            lambda: builder(**config),
+            lambda one, _, draw: ((one._images(draw),), {}),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _images(self, draw: InputDraw) -> torch.Tensor:
@@ -160,9 +155,9 @@ class Torchvision:
 
 @dataclass(frozen=True, kw_only=True)
 class Diffusers:
-    """A model of `diffusers` (`UNet2DConditionModel`). `config` is what its constructor takes, `sequence` the
-    length of the text that conditions it, `sample` the height and width of what it denoises, null: its
-    config's; `inputs` gives shapes of inputs that are not known here."""
+    """A model of `diffusers` (`UNet2DConditionModel`). `config` has its constructor's arguments, `sequence`
+    is the length of the conditioning text, `sample` the height and width of the denoised sample (None: its
+    config's); `inputs` gives the shapes of inputs that are not known here."""
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -177,19 +172,15 @@ class Diffusers:
         name = f"diffusers/{self.name}"
         made = class_of("diffusers", self.name, "ModelMixin")
         _check_keys(self.config, dict(inspect.signature(made.__init__).parameters), name)
-        dtype = dtype or "float32"
-        return ready(
+        return _load(
+            self,
             name,
-            lambda: made_with(lambda: made(**self.config), device=device, dtype=dtype, seed=seed),
-            shapes_of(
-                self,
-                lambda one: InputShape(
-                    inputs=lambda module: ((), one._inputs(made, module.config, InputDraw(device, dtype)))
-                ),
-            ),
+            lambda: made(**self.config),
+            lambda one, module, draw: ((), one._inputs(made, module.config, draw)),
             device=device,
-            dtype=dtype,
+            dtype=dtype or "float32",
             backward=backward,
+            seed=seed,
         )
 
     def _inputs(self, made: Any, config: Mapping[str, Any], draw: InputDraw) -> dict[str, Any]:
@@ -202,7 +193,7 @@ class Diffusers:
         needed = [key for key in needed if takes[key].kind is not inspect.Parameter.VAR_KEYWORD]
         if unknown := [key for key in needed if key not in known]:
             raise UsageError(
-                f"model=diffusers/{self.name} takes {', '.join(unknown)}, of which no shape is known; "
+                f"model=diffusers/{self.name} needs inputs of unknown shape: {', '.join(unknown)}; "
                 f"give model.inputs.{unknown[0]}=[…]"
             )
         return {key: known[key]() for key in needed} | draw.shaped(
@@ -212,12 +203,12 @@ class Diffusers:
     def _known(
         self, takes: Collection[str], config: Mapping[str, Any], draw: InputDraw
     ) -> dict[str, Callable[[], Any]]:
-        """What draws each input whose shape is known."""
+        """A function that draws each input of known shape."""
         channels, size = config.get("in_channels", 4), self.sample or config.get("sample_size") or 32
         height, width = size if isinstance(size, list | tuple) else (size, size)
         text = next((found for key in TEXT_WIDTHS if (found := config.get(key))), 768)
         text = text[0] if isinstance(text, list | tuple) else text
-        tokens = "img_ids" in takes  # an image as rows of its patches
+        tokens = "img_ids" in takes  # the image is a sequence of patches
         classes = config.get("num_class_embeds") or config.get("num_embeds_ada_norm") or IDS_BELOW
 
         def image() -> torch.Tensor:
@@ -248,9 +239,32 @@ class Diffusers:
         }
 
 
+def _load(
+    source: Any,
+    name: str,
+    make: Callable[[], nn.Module],
+    draw_inputs: Callable[[Any, Any, InputDraw], tuple[Sequence[Any], Mapping[str, Any]]],
+    *,
+    device: str,
+    dtype: str,
+    backward: bool,
+    seed: int,
+) -> list[LoadedModel]:
+    """Makes the model and, with `draw_inputs`, its arguments at each shape of the source."""
+    draw = InputDraw(device, dtype)
+    return load_at_shapes(
+        name,
+        lambda: build_on_device(make, device=device, dtype=dtype, seed=seed),
+        shapes_of(source, lambda one: InputShape(inputs=lambda module: draw_inputs(one, module, draw))),
+        device=device,
+        dtype=dtype,
+        backward=backward,
+    )
+
+
 def shapes_of(source: Any, inputs: Callable[[Any], InputShape]) -> list[InputShape]:
-    """Those of an architecture: what `inputs` makes of the source with the fields of each. Raises UsageError
-    for one that stands there twice."""
+    """The input shapes of an architecture: calls `inputs` on the source with each shape's fields. Raises
+    UsageError for a duplicate."""
     if not source.shapes:
         return [inputs(source)]
     found: dict[str, InputShape] = {}
@@ -259,14 +273,14 @@ def shapes_of(source: Any, inputs: Callable[[Any], InputShape]) -> list[InputSha
         changed = {key: value for key, value in each.items() if key != "weight"}
         name = " ".join(f"{key}={value}" for key, value in changed.items()) or "as it is"
         if name in found:
-            raise UsageError(f"the shape {name} stands in model.shapes twice")
+            raise UsageError(f"model.shapes has {name} twice")
         found[name] = replace(inputs(replace(source, shapes=None, **changed)), name=name, weight=weight)
     return list(found.values())
 
 
 @dataclass(frozen=True)
 class InputDraw:
-    """Draws tensors on a device, floating ones at a type; from torch's generator."""
+    """Draws tensors on a device from torch's global generator; `dtype` is that of floating ones."""
 
     device: str
     dtype: str
@@ -278,7 +292,7 @@ class InputDraw:
         return torch.randn(*shape, device=self.device, dtype=getattr(torch, self.dtype))
 
     def integers(self, shape: Sequence[int], below: int) -> torch.Tensor:
-        """From 0 on."""
+        """Uniform integers from 0 to `below` - 1."""
         import torch
 
         return torch.randint(0, below, tuple(shape), device=self.device)
@@ -286,8 +300,8 @@ class InputDraw:
     def shaped(
         self, shapes: Mapping[str, Sequence[int]], takes: Iterable[str], model: str, vocabulary: int
     ) -> dict[str, torch.Tensor]:
-        """Inputs of these shapes: integers where the name says that they are ids or a mask. Raises UsageError
-        for one that the model does not take."""
+        """Inputs of these shapes, integers where the name ends in `ids` or `mask`. Raises UsageError for one
+        that the model does not take."""
         takes = list(takes)
         for name, shape in shapes.items():
             if name not in takes:
@@ -304,7 +318,7 @@ class InputDraw:
 
 
 def class_of(package: str, name: str, base: str) -> Any:
-    """A model's class. Raises UsageError, with the nearest name, where the package has none of this name."""
+    """A model's class. Raises UsageError, with the nearest name, where the package has no such class."""
     library = import_package(package, f"model={package}/{name}")
     models = [each for each in dir(library) if each[:1].isupper()]
     try:
@@ -315,13 +329,13 @@ def class_of(package: str, name: str, base: str) -> Any:
         why = str(error).splitlines()[0]
         raise UsageError(f"model={package}/{name} cannot be imported: {why}") from error
     if not isinstance(found, type) or base not in {each.__name__ for each in found.__mro__}:
-        raise UsageError(f"{package}/{name} is no model with a config")
+        raise UsageError(f"{package}/{name} is not a model with a config; it must derive from {base}")
     return found
 
 
-def made_with(make: Callable[[], nn.Module], *, device: str, dtype: str, seed: int) -> nn.Module:
-    """What `make` makes, on the device and at the type from the start: a large model has no second copy, and
-    tensors that the model itself wants at another type keep that."""
+def build_on_device(make: Callable[[], nn.Module], *, device: str, dtype: str, seed: int) -> nn.Module:
+    """Calls `make` with the device and dtype as defaults, so that a large model has no second copy, and
+    tensors that the model creates with another dtype keep it."""
     import torch
 
     seed_all(seed)
@@ -343,7 +357,7 @@ def _default_dtype(dtype: str) -> Iterator[None]:
 
 
 def _check_keys(given: Mapping[str, Any], known: Mapping[str, Any], model: str, above: str = "") -> None:
-    """Raises UsageError for a key that a config does not have, within its parts too."""
+    """Raises UsageError for a key that the config, or one of its nested parts, does not have."""
     for key, value in given.items():
         if key not in known:
             raise UsageError(f"the config of {model} has no {above}{key}{near(key, list(known))}")

@@ -1,6 +1,7 @@
-"""Where a model comes from: the protocol, what it gives, and models whose code is the user's own.
+"""Loads models from the user's code, and the protocol for all model sources.
 
-The user's form is that of references: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module globals.
+The user's code has the form of references: `Model`, `get_inputs()`, `get_init_inputs()`, sizes as module
+globals.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model on its device, with the example inputs of a call. `dtype`: of its weights and floating inputs,
-    PyTorch's name. `backward`: a call goes on with gradients. `shape` names the inputs where a model has
-    several such sets, and `weight` is the share of the calls that are like them."""
+    """A model on its device, with the arguments of an example call. `dtype`: PyTorch's name for that of the
+    weights and floating inputs. `backward`: calls include the backward pass, in training mode. `shape`: name
+    of the input shape, "" where there is one; `weight`: share of the calls with it."""
 
     name: str
     module: nn.Module
@@ -51,14 +52,14 @@ class LoadedModel:
 
     @property
     def title(self) -> str:
-        """The name, with the shape where there are several."""
+        """The name, with the shape if there are several."""
         return f"{self.name} at {self.shape}" if self.shape else self.name
 
     def run(self) -> list[torch.Tensor]:
-        """One call; returns the tensors that it leaves: outputs, and gradients.
+        """Calls the model once; returns its outputs and, with `backward`, the gradients.
 
-        Gradients begin at the loss where the output names one, otherwise at all floating outputs with ones.
-        Raises what the model raises, and ValueError where there is no gradient.
+        The backward pass starts at the output's `loss` if it has one, otherwise at all floating outputs, with
+        gradients of one. Raises what the model raises, and ValueError where there is no gradient.
         """
         import torch
 
@@ -74,7 +75,7 @@ class LoadedModel:
         return [*tensors_in(output), *(each.grad for each in self._leaves() if each.grad is not None)]
 
     def forget_gradients(self) -> None:
-        """As it was before a call."""
+        """Removes the gradients of a call."""
         for each in self._leaves():
             each.grad = None
 
@@ -87,17 +88,18 @@ class LoadedModel:
 
 
 class ModelSource(Protocol):
-    """What makes a model: `model_config.source_of` chooses it by the model's name."""
+    """Loads a model; `model_config.source_of` chooses the source by the model's name."""
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
-        """The model at each of its shapes, one module with several sets of inputs; weights and inputs are
-        drawn from the seed. `dtype` None: the model's own. Raises UsageError where there is none."""
+        """Loads the model at each of its input shapes; all share one module. `dtype` None: the model's
+        default. The seed determines weights and inputs. Raises UsageError where the model cannot be
+        loaded."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputShape:
-    """A set of example inputs: what draws the arguments and keyword arguments, for the model."""
+    """A set of example inputs; `inputs` draws the arguments and keyword arguments for a module."""
 
     inputs: Callable[[nn.Module], tuple[Sequence[Any], Mapping[str, Any]]]
     name: str = ""
@@ -106,8 +108,8 @@ class InputShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FileModel:
-    """A file with a reference. `sizes` replaces module globals; `shapes` has the fields of a `Case` each,
-    None: those of the file's own cases."""
+    """A file in the form of a reference. `sizes` replaces module globals; each of `shapes` has the fields of
+    a `Case` (None: the file's cases)."""
 
     path: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class FileModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleModel:
-    """An importable module that has what a reference has, by its dotted name."""
+    """An importable module in the form of a reference, by its dotted name."""
 
     name: str
 
@@ -134,7 +136,7 @@ class ModuleModel:
         module = import_package(self.name, f"model={self.name}")
         if missing := [name for name in REQUIRED if not hasattr(module, name)]:
             raise UsageError(
-                f"model={self.name} defines no {' and no '.join(missing)}; it needs {', '.join(REQUIRED)}"
+                f"model={self.name} does not define {' and '.join(missing)}; it needs {', '.join(REQUIRED)}"
             )
         known = dtype or own_dtype(Path(str(module.__file__)).read_text(), {})
         how: Any = {"device": device, "dtype": known, "seed": seed}
@@ -142,10 +144,9 @@ class ModuleModel:
 
 
 @contextlib.contextmanager
-def as_written() -> Iterator[None]:
-    """In the block `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call the operators that they are
-    written in. Without gradients and hooks they call one for the whole layer, of which no part can be a
-    kernel."""
+def without_fastpath() -> Iterator[None]:
+    """Within the block, `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call their individual
+    operators.Without gradients and hooks they would call one fused operator per layer."""
     import torch
 
     before = torch.backends.mha.get_fastpath_enabled()
@@ -157,8 +158,8 @@ def as_written() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told(name: str) -> Iterator[None]:
-    """An error of the user's model, which may be any, is one line. Raises UsageError."""
+def model_errors(name: str) -> Iterator[None]:
+    """Turns any error of the user's model into a UsageError with one line."""
     try:
         yield
     except UsageError:
@@ -168,14 +169,14 @@ def told(name: str) -> Iterator[None]:
 
 
 def import_package(name: str, wanted_by: str) -> types.ModuleType:
-    """A module that need not be installed. Raises UsageError, which names it."""
+    """Imports an optional package. Raises UsageError if it is missing or broken."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
         hint = f"; pip install {missing}" if missing == name.partition(".")[0] and missing in EXTRAS else ""
         raise UsageError(f"{wanted_by} needs {missing}, which is not installed{hint}") from error
-    except Exception as error:  # a package that does not fit the torch that is there
+    except Exception as error:  # for example a package that does not fit the installed torch
         raise UsageError(
             f"{wanted_by}: {name} cannot be imported: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -186,23 +187,23 @@ EXTRAS = ("transformers", "torchvision", "diffusers")
 
 
 def check_dtype(dtype: str | None) -> None:
-    """Raises UsageError unless it is None, or the name of a floating type."""
+    """Raises UsageError unless `dtype` is None or the name of a floating dtype."""
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}")
 
 
-def ready(
+def load_at_shapes(
     name: str,
     make: Callable[[], nn.Module],
     shapes: Sequence[InputShape],
     **fields: Any,
 ) -> list[LoadedModel]:
-    """The model at each of the shapes, in training mode where it goes backward. Raises UsageError for what
-    the model raises."""
+    """Makes the model and draws its inputs at each shape; training mode with `backward`. Raises UsageError
+    for an error in the model."""
     backward = bool(fields["backward"])
-    whole = sum(each.weight for each in shapes)
+    total = sum(each.weight for each in shapes)
     models = []
-    with told(name):
+    with model_errors(name):
         module = make().train(backward)
         for each in shapes:
             args, kwargs = each.inputs(module)
@@ -210,7 +211,7 @@ def ready(
                 "args": args,
                 "kwargs": kwargs,
                 "shape": each.name if len(shapes) > 1 else "",
-                "weight": each.weight / whole,
+                "weight": each.weight / total,
             }
             models.append(LoadedModel(name=name, module=module, **own, **fields))
     _check_sizes(models)
@@ -221,17 +222,17 @@ def ready(
 
 
 def _check_sizes(models: Sequence[LoadedModel]) -> None:
-    """Raises UsageError for two shapes whose tensors have the same sizes: these tell one from another."""
+    """Raises UsageError for two shapes with the same tensor sizes, which could not be told apart."""
     seen: dict[tuple[torch.Size, ...], str] = {}
     for each in models:
         sizes = tuple(tensor.shape for tensor in each.inputs())
         if sizes in seen:
-            raise UsageError(f"model={each.title}: its inputs have the sizes of those at {seen[sizes]}")
+            raise UsageError(f"model={each.title}: its inputs have the same sizes as those at {seen[sizes]}")
         seen[sizes] = each.shape
 
 
 def _require_gradients(model: LoadedModel) -> None:
-    """Of the floating inputs, where nothing else does."""
+    """Makes the floating inputs require gradients, where nothing else does."""
     if not any(each.requires_grad for each in (*model.module.parameters(), *model.inputs())):
         map_tensors(
             lambda each: each.requires_grad_(each.is_floating_point()), [list(model.args), dict(model.kwargs)]
@@ -239,11 +240,11 @@ def _require_gradients(model: LoadedModel) -> None:
 
 
 def model_of_problem(problem: Problem, name: str, *, backward: bool, seed: int) -> list[LoadedModel]:
-    """The model is that of the first shape: of the others there are inputs alone."""
+    """The model of a problem: the module of its first case, with the inputs of every case."""
     how: Any = {"device": problem.device, "dtype": problem.dtype, "seed": seed}
     plain = [each for each in problem.cases if each.weight and not (each.dtype or each.layout)]
     modules, shapes = [], []
-    with told(name):
+    with model_errors(name):
         for number, each in enumerate(plain or [Case()]):
             called = f"reference_{number}" if number else "reference"
             modules.append(load_module(problem.source, {**problem.overrides, **each.sizes}, called))
@@ -266,7 +267,7 @@ def _of_module(
     seed: int,
 ) -> list[LoadedModel]:
     how: Any = {"seed": seed, "device": device, "dtype": dtype}
-    return ready(
+    return load_at_shapes(
         name,
         lambda: make_model(module, "Model", init_inputs(module, seed), **how),
         shapes,

@@ -1,7 +1,7 @@
-"""Where the time of a model goes, and what can be won there.
+"""Finds where a model's time goes, and what could be gained there.
 
-recording runs it once and notes every call of an operator, with values, which tensors share memory; timing
-has the time of each call; chains finds the calls that could be one kernel; targets says of each operator and
-chain what the roofline and the library leave to be won; profile puts them together; record is what
-`profile.json` holds, table shows it on a terminal.
+recording runs the model once and records every operator call (values tracks which tensors share memory);
+timing measures each call; chains finds calls that could be one kernel; targets computes what each operator
+and chain could gain by the roofline and the library; profile puts them together; record is the content of
+`profile.json`, table prints it.
 """

@@ -1,11 +1,12 @@
-"""Calls that could be one kernel: calls next to one another whose intermediate values nobody else reads.
+"""Finds chains: neighbouring calls that could be one kernel, because no other call reads their intermediate
+values.
 
-A *region* is a set of light calls (elementwise, reductions) with one end: what the others write is read
-within it alone. A chain is a region; or one with the contractions that feed it (an epilogue), or the one that
-it feeds (a prologue), or both where they are matmuls (those of an MLP, or of attention). A contraction feeds
-a region where all it writes is read there, and is fed by one whose end nobody else reads. Chains overlap:
-they are alternatives. Regions grow from their ends upwards, as operators are grouped by their post-dominators
-in Chen et al., TVM, OSDI 2018.
+A *region* is a set of light calls (elementwise, reductions) with one last call, its end; the results of the
+others are read only within the region. A chain is a region alone, a region with the contractions that feed it
+(an epilogue), with the contraction that it feeds (a prologue), or with both where they are matmuls (an MLP,
+or attention). A contraction feeds a region if its results are read only there; a region feeds a contraction
+if nothing else reads the region's end. Chains overlap: they are alternatives. Regions grow from their ends
+upwards, as operators are grouped by their post-dominators in Chen et al., TVM, OSDI 2018.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from dataclasses import dataclass
 from search.optimize.profiling.recording import OperatorKind, RecordedCall, RecordedRun
 
 MOST_CALLS = 64
-"""In a chain: no kernel is written for more."""
+"""Maximum length of a chain; nobody writes a kernel for more."""
 MATMULS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Calls by their places in the run, in order; `bytes` that a kernel for all of them reads and writes."""
+    """Calls by their index in the run, in order; `bytes` that one kernel for all of them reads and writes."""
 
     places: tuple[int, ...]
     bytes: int
 
 
 def find_chains(run: RecordedRun) -> list[Chain]:
-    """All chains of a run, in order of their first calls."""
+    """All chains of a run, in the order of their first calls."""
     flow = _Flow(run)
     regions = _regions(run.calls, flow)
     members: dict[int, list[int]] = defaultdict(list)
@@ -49,12 +50,13 @@ def find_chains(run: RecordedRun) -> list[Chain]:
 
 
 def _in_one_kernel(calls: Sequence[RecordedCall], contractions: Sequence[int]) -> bool:
-    """Whether one after another they can be: a convolution needs what its neighbours have made."""
+    """Whether these contractions fit into one kernel: only matmuls do, because a convolution needs the
+    results of its neighbours."""
     return len(contractions) == 1 or all(calls[place].name in MATMULS for place in contractions)
 
 
 class _Flow:
-    """Who writes a value, and who reads it."""
+    """Which calls write a value, and which read it."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.calls = run.calls
@@ -69,25 +71,25 @@ class _Flow:
         ]
 
     def readers_of(self, place: int) -> set[int]:
-        """The calls that read what this one writes; empty where anything of it outlives the run."""
+        """The calls that read this call's results; empty where a result outlives the run."""
         writes = self.calls[place].writes
         if any(value in self.kept for value in writes):
             return set()
         return {reader for value in writes for reader in self.readers[value]}
 
     def only_reader(self, place: int) -> int | None:
-        """The one call that reads what this one writes; None where there are several, or none."""
+        """The only call that reads this call's results; None where there are several or none."""
         readers = self.readers_of(place)
         return next(iter(readers)) if len(readers) == 1 else None
 
     def region_of_readers(self, place: int, regions: Mapping[int, int]) -> int | None:
-        """The region that all its readers are in."""
+        """The region that contains all readers; None where they are in several."""
         found = {regions.get(reader) for reader in self.readers_of(place)}
         return next(iter(found)) if len(found) == 1 else None
 
 
 def _regions(calls: Sequence[RecordedCall], flow: _Flow) -> dict[int, int]:
-    """The end of the region of each light call."""
+    """For each light call, the end of its region."""
     regions: dict[int, int] = {}
     for place in reversed(range(len(calls))):
         if calls[place].kind is OperatorKind.LIGHT:
@@ -97,7 +99,7 @@ def _regions(calls: Sequence[RecordedCall], flow: _Flow) -> dict[int, int]:
 
 
 def moved(places: Sequence[int], flow: _Flow) -> int:
-    """The bytes of what the calls read from outside and leave for the outside, each value once."""
+    """The bytes that the calls read from outside and write for the outside, each value once."""
     inside = set(places)
     written = {value: size for place in places for value, size in flow.calls[place].writes.items()}
     read: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Where the time of a model goes, and what can be won there: the record that `profile.json` holds.
+"""A model's profile: where its time goes and what could be gained there. `profile.json` contains it.
 
-Times are in ms and of one iteration: a call of the model, forward or forward and backward. Where a model has
-several shapes of inputs, they are those of an iteration on average: of each shape its weight times its time.
+Times are ms per iteration: one call of the model, forward or forward and backward. For a model with several
+input shapes they are weighted averages over the shapes.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from enum import StrEnum
 from typing import Any, Self
 
 LAUNCH_BOUND = 0.2
-"""From this share of idle time on a GPU's model is launch-bound."""
+"""A model on a GPU that is idle for at least this share of the time is launch-bound."""
 VERSION = 1
-"""Of the form of the record."""
+"""Version of the file format."""
 
 
 class Bound(StrEnum):
-    """What the least time of a target comes from."""
+    """What limits the least time of a target."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
     LAUNCH = "launch"
-    """No kernel is quicker than the quickest that was seen."""
+    """The time of the shortest kernel that was seen: none is assumed to be shorter."""
     UNKNOWN = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteTime:
-    """The calls that one module makes."""
+    """The calls made by one module."""
 
     calls: int
     time_ms: float
@@ -39,10 +39,10 @@ class SiteTime:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetCase:
-    """Calls with the same arguments. `arguments`: as text of the trace format, one for each operator of a
-    chain, "" where it has no words for them. `sites`: by the module's path. `floor_ms`: the least that the
-    calls can take, 0 where that is not known. `shape`: at which they are made, by its place in the profile's;
-    `calls` are those of a forward there."""
+    """Calls with the same arguments at one input shape (`shape`: its index in `Profile.shapes`). `arguments`:
+    text in the trace format per operator of a chain, "" where it cannot express them. `calls` per forward,
+    `time_ms` and `floor_ms` (least possible time, 0 if not known) are of all these calls; `bytes` and
+    `operations` of one. `sites`: the calling modules by path. `bound`: what `floor_ms` comes from."""
 
     arguments: tuple[str, ...]
     calls: int
@@ -57,7 +57,7 @@ class TargetCase:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Out of the plain JSON types of `Profile.to_json`."""
+        """Reads what `Profile.to_json` makes of a case."""
         sites = {site: SiteTime(**each) for site, each in fields["sites"].items()}
         made = {"arguments": tuple(fields["arguments"]), "bound": Bound(fields["bound"]), "sites": sites}
         return cls(**{**fields, **made})
@@ -65,8 +65,8 @@ class TargetCase:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryKernel:
-    """What the library has for a target: the entry by its id, and how many times as fast as eager PyTorch it
-    was measured on this architecture (the lower end of the interval), at sizes that are `measured_at`."""
+    """The library's kernel for a target: the entry's id, the lower end of its speedup over eager PyTorch on
+    this architecture, and the sizes at which that was measured."""
 
     entry: str
     speedup: float
@@ -75,8 +75,8 @@ class LibraryKernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An operator, or a chain of them that could be one kernel, with all its calls. `operators`: in the order
-    of the calls. `kind`: of an operator, what it does (see `recording.Kind`); "chain" of a chain."""
+    """An operator, or a chain of operators that could be one kernel, with all its calls. `operators`: in the
+    order of the calls. `kind`: the operator's `OperatorKind`, or "chain"."""
 
     operators: tuple[str, ...]
     kind: str
@@ -85,43 +85,43 @@ class Target:
 
     @property
     def name(self) -> str:
-        """`addmm`, or `addmm + gelu`; of an operator with its overload where it has one."""
+        """`addmm` or `addmm + gelu`; with the operators' overloads."""
         names = [each.split(".", 1)[1].removesuffix(".default") for each in self.operators]
         return " + ".join(names)
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is more than one operator."""
+        """Whether it has more than one operator."""
         return len(self.operators) > 1
 
     @property
     def calls(self) -> int:
-        """Of an iteration."""
+        """Calls per iteration."""
         return sum(each.calls for each in self.cases)
 
     @property
     def time_ms(self) -> float:
-        """Of an iteration."""
+        """Time per iteration."""
         return sum(each.time_ms for each in self.cases)
 
     @property
     def floor_ms(self) -> float:
-        """The least that an iteration's calls can take; 0 where that is not known."""
+        """Least time per iteration; 0 if not known."""
         return sum(each.floor_ms for each in self.cases) if all(each.floor_ms for each in self.cases) else 0.0
 
     @property
     def roofline_factor(self) -> float:
-        """How many times as fast it could be, 1 at least; 1 where the floor is not known."""
+        """The speedup that the roofline allows, at least 1; 1 if not known."""
         return max(1.0, self.time_ms / self.floor_ms) if self.floor_ms else 1.0
 
     @property
     def library_factor(self) -> float:
-        """How many times as fast the library's kernel was, 1 at least."""
+        """The speedup of the library's kernel, at least 1."""
         return max(1.0, self.library.speedup) if self.library else 1.0
 
     @property
     def bound(self) -> Bound:
-        """What most of its least time comes from."""
+        """What most of the least time comes from."""
         weights: Counter[Bound] = Counter()
         for each in self.cases:
             weights[each.bound] += each.floor_ms  # type: ignore[assignment]
@@ -129,7 +129,7 @@ class Target:
 
     @property
     def sites(self) -> dict[str, SiteTime]:
-        """Of all cases, those that take most first."""
+        """The calling modules of all cases, the one with most time first."""
         calls: Counter[str] = Counter()
         times: dict[str, float] = {}
         for case in self.cases:
@@ -141,7 +141,7 @@ class Target:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Out of the plain JSON types of `Profile.to_json`."""
+        """Reads what `Profile.to_json` makes of a target."""
         return cls(
             operators=tuple(fields["operators"]),
             kind=fields["kind"],
@@ -151,15 +151,15 @@ class Target:
 
 
 def amdahl(share: float, factor: float) -> float:
-    """How many times as fast the whole is when this share of its time takes `factor` times less (Amdahl,
-    AFIPS 1967). Infinite where nothing is left."""
+    """The end-to-end speedup when this share of the time becomes `factor` times faster (Amdahl, AFIPS 1967);
+    infinite where nothing is left."""
     left = 1 - share + share / factor
     return 1 / left if left > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeTime:
-    """A shape of the inputs: its name, its share of the calls, and the time of an iteration there."""
+    """An input shape: its name, its share of the calls, and the time of an iteration."""
 
     name: str
     weight: float
@@ -168,13 +168,24 @@ class ShapeTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A model's profile on one device. `device`: `cuda` or `cpu`; `device_name` and `torch` say which.
+    """A model's profile on one device.
 
-    `wall_ms` is the time of an iteration without a profiler; `operators` all operators that were
-    called, `chains` those calls that could be one kernel, which overlap. `other_ms`: device time of no
-    operator. `kernels`: launches of an iteration, 0 on a CPU. `notes`: what a reader should know of the
-    figures. `shapes`: of the inputs; profiles of earlier versions have none. Raises ValueError for times that
-    no measurement gives.
+    Attributes:
+        model: the model's name.
+        device: `cuda` or `cpu`; `device_name` says which.
+        dtype: of the weights and floating inputs.
+        backward: whether an iteration is forward and backward.
+        torch: the version of PyTorch.
+        iterations: how many were traced.
+        wall_ms: time of an iteration without a profiler.
+        kernels: launches per iteration, 0 on a CPU.
+        operators: all operators that were called.
+        chains: groups of calls that could be one kernel; they overlap.
+        other_ms: device time that belongs to no operator.
+        notes: caveats about the figures.
+        shapes: the input shapes; empty in profiles of earlier versions.
+
+    Raises ValueError for a `wall_ms` that is not finite and positive.
     """
 
     model: str
@@ -198,55 +209,56 @@ class Profile:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of the shapes, by their names; "" is that of one alone."""
+        """The weight of each shape by its name, which is "" for a single one."""
         return {each.name: each.weight for each in self.shapes} or {"": 1.0}
 
     @property
     def device_ms(self) -> float:
-        """Of all operators, and of what else ran on the device."""
+        """Time of all operators and of everything else that ran on the device."""
         return sum(each.time_ms for each in self.operators) + self.other_ms
 
     @property
     def total_ms(self) -> float:
-        """That shares are of: the iteration, or the device's time where that is more, as with streams side by
-        side or under a profiler that slows short calls down."""
+        """The time that counts as 100 %: the iteration, or the device's time where that is longer, with
+        concurrent streams or where the profiler slows short calls down."""
         return max(self.wall_ms, self.device_ms)
 
     @property
     def idle_share(self) -> float:
-        """Of an iteration in which the device has nothing to do; on a CPU what is spent outside operators."""
+        """Share of an iteration in which the device is idle; on a CPU the share outside operators."""
         return max(0.0, 1 - self.device_ms / self.wall_ms)
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the GPU waits for launches so long that faster kernels alone do not help."""
+        """Whether the GPU waits so long for launches that faster kernels alone hardly help."""
         return self.device != "cpu" and self.idle_share >= LAUNCH_BOUND
 
     @property
     def graphs_speedup(self) -> float:
-        """Of the model without any idle time, as CUDA graphs leave it."""
+        """End-to-end speedup without any idle time, which CUDA graphs come close to."""
         return amdahl(self.idle_share, math.inf) if self.device_ms else 1.0
 
     def share(self, target: Target) -> float:
-        """Of an iteration's time."""
+        """The target's share of an iteration's time."""
         return target.time_ms / self.total_ms
 
     def speedup_if(self, target: Target, factor: float) -> float:
-        """Of the model when the target takes `factor` times less."""
+        """End-to-end speedup when the target becomes `factor` times faster."""
         return amdahl(self.share(target), factor)
 
     def potential(self, target: Target) -> float:
-        """Speedup of the model by the best that the roofline or the library says of the target."""
+        """End-to-end speedup if the target reaches the better of its roofline and the library kernel's
+        speedup."""
         return self.speedup_if(target, max(target.roofline_factor, target.library_factor))
 
     @property
     def targets(self) -> list[Target]:
-        """Operators and chains that take time, the most promising first. Views are none."""
+        """Operators (except views) and chains that take time, the most promising first."""
         found = [each for each in (*self.operators, *self.chains) if each.time_ms > 0 and each.kind != "view"]
         return sorted(found, key=lambda each: (-self.potential(each), len(each.operators), each.name))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types, with what follows from them for whoever reads the file."""
+        """The profile as plain JSON types, with derived figures for readers of the file."""
         follows = {
             "device_ms": self.device_ms,
             "idle_share": self.idle_share,
@@ -269,9 +281,9 @@ class Profile:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Out of what `to_json` makes. Raises ValueError for another version of it."""
+        """Reads what `to_json` makes. Raises ValueError for another version."""
         if fields.get("version") != VERSION:
-            raise ValueError(f"a profile of version {fields.get('version')}; this reads version {VERSION}")
+            raise ValueError(f"profile version {fields.get('version')}; this reads version {VERSION}")
         made = {key: value for key, value in fields.items() if key not in ("version", "follows")}
         for key in ("operators", "chains"):
             made[key] = tuple(map(Target.from_json, made[key]))
@@ -279,8 +291,8 @@ class Profile:
         return cls(**{**made, "notes": tuple(made["notes"]), "shapes": shapes})
 
 
-def patterns_of(sites: Sequence[str]) -> dict[str, int]:
-    """Paths that differ in numbers alone are one pattern (`h.*.attn`), with how many there are of each."""
+def site_patterns(sites: Sequence[str]) -> dict[str, int]:
+    """Module paths as patterns (`h.*.attn` for those that differ only in numbers), each with its count."""
     found = Counter(
         ".".join("*" if part.isdigit() else part for part in site.split(".")) or "(model)" for site in sites
     )

@@ -1,9 +1,9 @@
-"""One run of a model, call by call, as PyTorch dispatches it: arguments, call sites, and which call reads
-what another wrote.
+"""Records one run of a model call by call, as PyTorch dispatches it: arguments, call sites, and which call
+reads what another wrote.
 
 A call's *site* is the path of the module that makes it (`h.0.attn`), "" for the model itself; in the backward
-pass that of the module whose forward it belongs to. A *value* is what a call leaves in the memory of a
-tensor: views of a tensor have its value, and an operator in place makes a new one.
+pass it is the module whose forward the call belongs to. A *value* is the content of a tensor's memory after a
+call: views of a tensor share its value, and an in-place operator makes a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evaluators.reference.containers import tensors_in
 from evaluators.suites.trace_grammar import write_arguments
 from evaluators.suites.trace_recording import CREATION, call_of, kind_of
 from evaluators.suites.traced_call import TracedCall
-from search.optimize.models.source import LoadedModel, as_written
+from search.optimize.models.source import LoadedModel, without_fastpath
 from search.optimize.profiling.values import Values, place_of
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class OperatorKind(StrEnum):
     """What an operator does."""
 
     VIEW = "view"
-    """It moves nothing."""
+    """Moves no data."""
     CREATION = "creation"
-    """It makes a tensor out of none."""
+    """Makes a tensor without reading one."""
     CONTRACTION = "contraction"
     """Matmuls, convolutions and attention: multiplications and additions that reuse what they read."""
     LIGHT = "light"
-    """Elementwise, a reduction, or both: as fast as memory is."""
+    """Elementwise operators and reductions, limited by memory bandwidth."""
     OTHER = "other"
 
 
@@ -63,17 +63,18 @@ LIGHT = (
     *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d"),
     *("nll_loss", "mse_loss", "masked_fill", "where", "tril", "triu", "glu", "repeat", "constant_pad_nd"),
 )
-"""Beside what PyTorch marks as elementwise or a reduction; the backward forms (`…_backward`) too."""
+"""Light operators in addition to those that PyTorch tags as elementwise or a reduction, including their
+backward forms (`…_backward`)."""
 BY_ROW = ("embedding", "index_select", "gather", "index")
-"""Operators that read those rows of their first tensor that they write."""
+"""Operators that read only the rows of their first tensor that they write."""
 WITHOUT_READING = ("copy", "fill", "zero", "bernoulli", "normal", "uniform", "random", "exponential")
-"""Operators in place that do not look at what was there."""
+"""In-place operators that do not read the previous content."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
-    """One call. `arguments`: as text of the trace format, "" where it has no words for them. `reads` and
-    `writes`: bytes by value, each value once. `operations`: multiplications and additions."""
+    """One call. `arguments`: text in the trace format, "" where it cannot express them. `reads` and `writes`:
+    bytes by value. `operations`: multiplications and additions."""
 
     operator: str
     arguments: str
@@ -88,14 +89,14 @@ class RecordedCall:
 
     @property
     def name(self) -> str:
-        """The operator without its namespace and overload: `addmm` of `aten.addmm.default`."""
+        """The operator without namespace and overload: `addmm` for `aten.addmm.default`."""
         return self.operator.split(".")[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run's calls in order; `kept`: the values that outlive it: outputs, gradients, weights and inputs that
-    were changed."""
+    """A run's calls in order; `kept`: the values that outlive it, which are outputs, gradients and changed
+    weights and inputs."""
 
     calls: Sequence[RecordedCall]
     kept: frozenset[int]
@@ -104,7 +105,7 @@ class RecordedRun:
 def record(model: LoadedModel) -> RecordedRun:
     """Runs the model once. Raises what the model raises."""
     recorder = _Recorder(model.device)
-    with as_written(), recorder.sites_of(model.module), recorder.recording():
+    with without_fastpath(), recorder.sites_of(model.module), recorder.recording():
         left = model.run()
         lasting = [*left, *model.module.parameters(), *model.module.buffers(), *model.inputs()]
         kept = frozenset(value for each in lasting if (value := recorder.values.known(each)) is not None)
@@ -119,11 +120,11 @@ class _Recorder:
     values: Values = field(default_factory=Values)
     _stack: list[str] = field(default_factory=list)
     _site_of_node: dict[int, str] = field(default_factory=dict)
-    """By the number of the node of the autograd graph that a forward call made."""
+    """Call site by the sequence number of the autograd node that a forward call made."""
 
     @contextlib.contextmanager
     def sites_of(self, module: nn.Module) -> Iterator[None]:
-        """In the block it is known which module runs."""
+        """Within the block, tracks which module runs."""
         hooks = []
 
         def entered(name: str) -> Any:
@@ -142,23 +143,23 @@ class _Recorder:
                 hook.remove()
 
     def recording(self) -> Any:
-        """A context in which every call is noted, after it was made."""
+        """A context in which every call is recorded."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
         note, site = self._note, self._site
 
         class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                where, backward = site()  # before: the call may raise, or call others
-                note_it = note(func, args, kwargs or {}, where, backward)
+                where, backward = site()  # before the call, which may raise or call others
+                record_output = note(func, args, kwargs or {}, where, backward)
                 out = func(*args, **(kwargs or {}))
-                note_it(out)
+                record_output(out)
                 return out
 
         return Recording()  # type: ignore[no-untyped-call]
 
     def _site(self) -> tuple[str, bool]:
-        """Of the call that is about to be made, and whether the backward pass makes it."""
+        """The site of the call about to be made, and whether the backward pass makes it."""
         import torch
 
         node = torch._C._current_autograd_node()
@@ -173,7 +174,7 @@ class _Recorder:
     def _note(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], site: str, backward: bool
     ) -> Any:
-        """What is to be told the call's output. Its inputs are looked at now: it may change them."""
+        """Records a call's inputs now, because it may change them; returns what takes its output."""
         operator = str(func)
         given = tensors_in([list(args), dict(kwargs)])
         reads = self._read(given)
@@ -214,7 +215,7 @@ class _Recorder:
         return note
 
     def _read(self, given: Sequence[torch.Tensor]) -> dict[int, int]:
-        """Bytes by value: of several views of one those of each, but no more than there are."""
+        """Bytes read by value: the sum over several views of a value, capped at its size."""
         views: dict[int, dict[Any, torch.Tensor]] = {}
         for each in given:
             if (value := self.values.of(each)) is not None:
@@ -229,7 +230,7 @@ class _Recorder:
 
 
 def changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The arguments that the operator writes to."""
+    """The tensors among the arguments that the operator writes to."""
     if not func._schema.is_mutable:
         return []
     names = [each.name for each in func._schema.arguments]
@@ -239,7 +240,7 @@ def changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 def _name(func: Any) -> str:
-    """Without what marks that it works in place."""
+    """The operator's name without the in-place underscore."""
     return str(func._overloadpacket.__name__).rstrip("_")
 
 
@@ -258,11 +259,11 @@ def _kind(func: Any, *, viewed: bool) -> OperatorKind:
 
 
 def _formula(func: Any) -> Any:
-    """What counts the operations of a contraction; None for other operators."""
+    """PyTorch's FLOP formula of a contraction; None for other operators."""
     from torch.utils.flop_counter import flop_registry
 
     packet, name = func._overloadpacket, _name(func)
-    if packet not in flop_registry and name.startswith("_scaled_dot_product"):  # on a CPU
+    if packet not in flop_registry and name.startswith("_scaled_dot_product"):  # the CPU's variants
         import torch
 
         way = "flash_attention_backward" if name.endswith("backward") else "flash_attention"
@@ -271,7 +272,7 @@ def _formula(func: Any) -> Any:
 
 
 def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
-    """0 where they cannot be counted. Of causal attention half of all."""
+    """Operations of a call; 0 where they cannot be counted. Causal attention counts half."""
     formula = _formula(func)
     if formula is None:
         return 0
@@ -279,19 +280,19 @@ def _operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: 
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     try:
         counted = formula(*args, **kwargs, out_val=out)
-    except Exception:  # a formula for other arguments
+    except Exception:  # the formula expects other arguments
         return 0
     return math.ceil(counted / 2) if given.get("is_causal") else int(counted)
 
 
 def _dtype(tensors: Sequence[torch.Tensor]) -> str:
-    """Of the first floating one; of the first where there is none."""
+    """The dtype of the first floating tensor; of the first tensor where there is none."""
     found = [each for each in tensors if each.is_floating_point()] or list(tensors)
     return str(found[0].dtype).removeprefix("torch.") if found else ""
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """That it has in memory: less than its elements where they are repeated."""
+    """A tensor's bytes in memory: fewer than its elements suggest where they are repeated."""
     import torch
 
     size = tensor.numel() * tensor.element_size()

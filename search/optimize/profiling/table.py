@@ -1,4 +1,4 @@
-"""A profile on the terminal: where the time goes, and what is worth doing about it."""
+"""Prints a profile on the terminal."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.table import Table
 
-from search.optimize.profiling.record import Profile, SiteTime, Target, patterns_of
+from search.optimize.profiling.record import Profile, SiteTime, Target, site_patterns
 
 SITES = 2
-"""Patterns of call sites that a row names."""
+"""Patterns of call sites to list per row."""
 WORDS = ("target", "limit", "where")
-"""Columns of words; the others have numbers."""
+"""Text columns; the others contain numbers."""
 COLUMNS = ("target", "calls", "share", "ms", "roofline", "limit", "library", "model", "where")
 NARROWEST = 12
-"""Characters of a target, and of where it is, at least."""
+"""Minimum width of the first and last column, in characters."""
 IN_A_FILE = 160
-"""Characters of a line where the output is no terminal."""
+"""Line width in characters where the output is not a terminal."""
 
 
 def head(profile: Profile) -> Iterator[str]:
-    """The whole, in lines."""
+    """The lines above the ranking: the model, its time, advice and notes."""
     what = "forward and backward" if profile.backward else "forward"
     yield f"{profile.model}: {what}, {profile.dtype}, on {profile.device_name}, torch {profile.torch}"
     launches = f" in {profile.kernels} launches" if profile.kernels else ""
@@ -38,18 +38,18 @@ def head(profile: Profile) -> Iterator[str]:
 
 
 def advice(profile: Profile) -> Iterator[str]:
-    """What to try before any kernel: where the device has nothing to do."""
+    """What to try before any kernel, where the device is idle."""
     if profile.launch_bound:
         yield (
             f"launch-bound: the device is idle {profile.idle_share:.0%} of the time. Try CUDA graphs first "
-            f'(torch.compile(model, mode="reduce-overhead")): {profile.graphs_speedup:.2f}x without the gaps'
+            f'(torch.compile(model, mode="reduce-overhead")): up to {profile.graphs_speedup:.2f}x end to end'
         )
     elif profile.device == "cpu" and profile.idle_share > 0:
-        yield f"{profile.idle_share:.0%} of the time is spent outside operators: Python, and calling them"
+        yield f"{profile.idle_share:.0%} of the time is spent outside operators, in Python and call overhead"
 
 
 def show_ranking(profile: Profile, most: int, console: Console) -> None:
-    """Prints the most promising targets: what the model gains when one of them is as fast as it can be."""
+    """Prints the most promising targets, with the end-to-end speedup that each makes possible."""
     if not console.is_terminal:
         console = Console(file=console.file, width=IN_A_FILE)
     rows = [_cells(profile, target) for target in profile.targets[:most]]
@@ -65,14 +65,14 @@ def show_ranking(profile: Profile, most: int, console: Console) -> None:
 
 
 def legend(profile: Profile, most: int) -> Iterator[str]:
-    """What the columns mean."""
+    """The lines below the ranking: what the columns mean."""
     left = len(profile.targets) - most
     if left > 0:
         yield f"… and {left} more in profile.json"
     yield (
-        "roofline: times as fast as now where memory, arithmetic or the quickest launch are the limit; "
-        "library: what its kernel was worth elsewhere; model: the whole model's speedup by the better one "
-        "(Amdahl). Chains share calls with their operators"
+        "roofline: possible speedup where memory, arithmetic or the shortest launch is the only limit; "
+        "library: its kernel's speedup in earlier measurements; model: end-to-end speedup with the better of "
+        "the two (Amdahl's law). Chains share calls with their operators"
     )
 
 
@@ -86,13 +86,13 @@ def _cells(profile: Profile, target: Target) -> tuple[str, ...]:
         target.bound.value,
         f"{target.library_factor:.2f}x" if target.library else "",
         f"{profile.potential(target):.2f}x",
-        places(target.sites),
+        site_summary(target.sites),
     )
 
 
-def places(sites: Mapping[str, SiteTime]) -> str:
-    """The call sites in few words, those that take most first."""
-    patterns = patterns_of(list(sites))
+def site_summary(sites: Mapping[str, SiteTime]) -> str:
+    """The call sites in a few words, the one with most time first."""
+    patterns = site_patterns(list(sites))
     shown = [f"{name} x{count}" if count > 1 else name for name, count in list(patterns.items())[:SITES]]
     left = len(patterns) - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")

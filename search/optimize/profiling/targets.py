@@ -1,5 +1,5 @@
-"""What can be won: the operators and chains of a run with their times, the least that the machine allows, and
-what the library's kernels were worth."""
+"""Computes what could be gained: the time of each operator and chain of a run, the least time that the
+machine allows, and the speedup of the library's kernel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from search.optimize.profiling.timing import ProfileTiming
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The device that was measured on: what it reached at best, and `architecture` as the library names it.
-    `entries`: the library's kernels."""
+    """The measured device: peak rates, `architecture` as the library names it, and the library's
+    `entries`."""
 
     peaks: MachinePeaks
     architecture: str
@@ -31,31 +31,31 @@ class Machine:
 
 
 def operators_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
-    """A target for each operator that was called, those that take most first."""
+    """A target per operator that was called, the one with most time first."""
     members = [(place,) for place in range(len(run.calls))]
     sizes = [sum(call.reads.values()) + sum(call.writes.values()) for call in run.calls]
     return _targets(run, timing, machine, list(zip(members, sizes, strict=True)))
 
 
 def chains_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
-    """A target for each sequence of operators that could be one kernel, those that take most first."""
+    """A target per chain of operators that could be one kernel, the one with most time first."""
     found = [(chain.places, chain.bytes) for chain in find_chains(run)]
     return _targets(run, timing, machine, found)
 
 
-def merged(by_shape: Sequence[Sequence[Target]], weights: Sequence[float]) -> list[Target]:
-    """The targets of several shapes, those of the same operators as one: its times are those of an iteration
-    on average. The library's kernel is that of the shape where the target takes most."""
+def merge_shapes(by_shape: Sequence[Sequence[Target]], weights: Sequence[float]) -> list[Target]:
+    """Merges the targets of several input shapes: those with the same operators become one, with the weighted
+    average times. The library kernel is that of the shape where the target takes most time."""
     found: dict[tuple[str, ...], list[Target]] = defaultdict(list)
     for shape, (targets, weight) in enumerate(zip(by_shape, weights, strict=True)):
         for each in targets:
             cases = tuple(_weighted(case, shape, weight) for case in each.cases)
             found[each.operators].append(replace(each, cases=cases))
-    whole = []
+    merged = []
     for own in found.values():
         cases = tuple(sorted((case for each in own for case in each.cases), key=lambda each: -each.time_ms))
-        whole.append(replace(max(own, key=lambda each: each.time_ms), cases=cases))
-    return sorted(whole, key=lambda each: (-each.time_ms, each.name))
+        merged.append(replace(max(own, key=lambda each: each.time_ms), cases=cases))
+    return sorted(merged, key=lambda each: (-each.time_ms, each.name))
 
 
 def _weighted(case: TargetCase, shape: int, weight: float) -> TargetCase:
@@ -67,7 +67,7 @@ def _weighted(case: TargetCase, shape: int, weight: float) -> TargetCase:
 def _targets(
     run: RecordedRun, timing: ProfileTiming, machine: Machine, groups: Iterable[tuple[tuple[int, ...], int]]
 ) -> list[Target]:
-    """Groups of calls with the bytes that they move; those of the same operators are one target."""
+    """Turns groups of calls (with the bytes that they move) into targets, one per sequence of operators."""
     by_operators: dict[tuple[str, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
     for places, moved in groups:
         by_operators[tuple(run.calls[place].operator for place in places)].append((places, moved))
@@ -89,7 +89,7 @@ def _cases(
     machine: Machine,
     groups: Sequence[tuple[tuple[int, ...], int]],
 ) -> tuple[TargetCase, ...]:
-    """Those with the same arguments are one case, the one that takes most first."""
+    """A case per set of arguments, the one with most time first."""
     by_arguments: dict[tuple[str, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
     for places, moved in groups:
         by_arguments[tuple(calls[place].arguments for place in places)].append((places, moved))
@@ -131,8 +131,8 @@ def _cases(
 def floor_of(
     moved: int, operations: int, dtype: str, peaks: MachinePeaks, *, quickest_ms: float, reached_ms: float
 ) -> tuple[float, Bound]:
-    """The least time of one call, in ms, and where it comes from. `reached_ms`: what its contractions take
-    now. They need no longer even where they are faster than the machine's peak: that was measured on others.
+    """The least time of one call in ms, and what limits it. `reached_ms` is the current time of the call's
+    contractions; it caps the compute limit, because they may be faster than the peak measured on others.
     """
     memory_ms = roofline(Work(bytes=moved, operations=0), peaks, dtype, lower=False).floor_ms
     compute_ms = roofline(Work(bytes=0, operations=operations), peaks, dtype, lower=False).floor_ms
@@ -146,9 +146,12 @@ def floor_of(
 
 
 def library_kernel(calls: Sequence[RecordedCall], dtype: str, machine: Machine) -> LibraryKernel | None:
-    """The fastest kernel of the library for these calls, by its measurement on this architecture whose size
-    is the closest. At the model's own sizes it is not measured yet. None of a chain that one of its operators
-    gives the family: the kernel leaves the others out."""
+    """The library's fastest kernel for these calls, by each kernel's measurement of the closest size on this
+    architecture; it is not yet measured at the model's sizes.
+
+    Returns None for a chain whose family comes from a single one of its operators, because that kernel would
+    not cover the others.
+    """
     names = [family_name(call) for call in calls]
     op, _ = family(names)
     if len(names) > 1 and any(family([name])[0] == op for name in names):
@@ -172,7 +175,7 @@ def library_kernel(calls: Sequence[RecordedCall], dtype: str, machine: Machine) 
 
 
 def family_name(call: RecordedCall) -> str:
-    """The operator's name as the library's families have it."""
+    """The operator's name in the library's families."""
     name = call.name.rstrip("_")
     if name.startswith("_scaled_dot_product") and not name.endswith("backward"):
         return "attention"
@@ -184,7 +187,7 @@ def family_name(call: RecordedCall) -> str:
 
 
 def common_site(sites: Sequence[str]) -> str:
-    """The innermost module that all of these are in."""
+    """The innermost module that contains all of these sites."""
     parts = [site.split(".") if site else [] for site in sites]
     shared: list[str] = []
     for level in zip(*parts, strict=False):
@@ -195,13 +198,13 @@ def common_site(sites: Sequence[str]) -> str:
 
 
 def _dtype(calls: Sequence[RecordedCall]) -> str:
-    """Of the contractions, whose rate counts; of the first call where there are none."""
+    """The dtype of the first contraction, whose rate counts; of the first call where there is none."""
     found = [call.dtype for call in calls if call.operations] or [call.dtype for call in calls]
     return found[0]
 
 
 def _elements(call: RecordedCall) -> int:
-    """Of the largest tensor that it takes."""
+    """Elements of the largest tensor argument."""
     if call.call is None:
         return 0
     given = tensors_of((*call.call.arguments, *call.call.keywords.values()))
@@ -209,7 +212,7 @@ def _elements(call: RecordedCall) -> int:
 
 
 def _distance(measurement: Measurement, elements: int) -> float:
-    """How far the size is from the measurement's, in powers of two."""
+    """Distance of a size from the measurement's, in powers of two."""
     sizes: Mapping[str, int] = {
         shape: math.prod(map(int, shape.split("x"))) for shape in measurement.inputs if shape
     }

@@ -1,9 +1,9 @@
-"""How long a model takes, and of that each call: from the trace of PyTorch's profiler.
+"""Times a model and each of its calls, from the trace of PyTorch's profiler.
 
-Each call is made within a range of its own, named by its place in the run, so that the trace says whose
-kernels it has. On a GPU the rows of the device count alone: the time of a call is that of its kernels, copies
-and fills. On a CPU it is the time of the operator, with what it calls. The time of a whole iteration is
-measured without a profiler, on a GPU iterations back to back: what its calls do not take it is idle.
+Each call runs in a profiler range named by its index in the run, which attributes kernels to calls. On a GPU
+the time of a call is the device time of its kernels, copies and fills. On a CPU it is the time of the
+operator and everything that it calls. An iteration is timed without the profiler, on a GPU back to back with
+others; the time that its calls do not account for is idle time.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from search.optimize.models.source import LoadedModel, as_written
+from search.optimize.models.source import LoadedModel, without_fastpath
 
 MARK = "ideatree call "
-"""Begins the names of the ranges of calls."""
+"""Prefix of the names of the calls' profiler ranges."""
 BLOCKS = 3
-"""Of iterations, at the end of which a GPU is waited for."""
+"""Blocks of back-to-back iterations; a GPU is synchronised after each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileTiming:
-    """`wall_ms`: of an iteration. `call_ms`: of each call of the recorded run, in order. `kernels`: launches
-    of an iteration, 0 on a CPU. `quickest_ms`: of all kernels, on a CPU of all calls, the shortest.
-    `other_ms`: of an iteration, device time of no operator. `alike`: the share of the calls that were the
-    recorded ones."""
+    """The times of a model: of an iteration (`wall_ms`), of each recorded call in order (`call_ms`), of the
+    shortest kernel or, on a CPU, call (`quickest_ms`), and device time per iteration that belongs to no
+    operator (`other_ms`). `kernels`: launches per iteration, 0 on a CPU. `alike`: share of the calls that
+    match the recorded ones."""
 
     wall_ms: float
     call_ms: Sequence[float]
@@ -41,10 +41,10 @@ class ProfileTiming:
 def measure(
     model: LoadedModel, operators: Sequence[str], *, warmup: int, iterations: int, say: Callable[[str], None]
 ) -> ProfileTiming:
-    """Times a model of which a run calls these operators. Raises what the model raises."""
+    """Times a model whose recorded run calls these operators. Raises what the model raises."""
     on_gpu = model.device != "cpu"
     block = iterations if on_gpu else 1
-    with as_written():
+    with without_fastpath():
         for _ in range(warmup):
             _run(model)
         say(f"timing {BLOCKS * iterations} iterations")
@@ -57,7 +57,7 @@ def measure(
 def timing_of(
     events: Iterable[Any], operators: Sequence[str], *, wall_ms: float, iterations: int, on_gpu: bool
 ) -> ProfileTiming:
-    """The timing that a trace's events say, which are `FunctionEvent`s of torch."""
+    """The timing from a trace's events (torch's `FunctionEvent`)."""
     took: dict[str, list[float]] = defaultdict(list)
     kernels: list[float] = []
     device_us = 0.0
@@ -87,12 +87,12 @@ def timing_of(
 
 
 def _typical(times: Sequence[float], on_gpu: bool) -> float:
-    """Of several times the median, or on a CPU, where all noise is delay, the least."""
+    """The median of several times; on a CPU, where all noise is delay, the least."""
     return statistics.median(times) if on_gpu else min(times)
 
 
 def label(place: int, operator: str) -> str:
-    """The name of the range of a call, by its place in a run."""
+    """The name of a call's profiler range, by its index in the run."""
     return f"{MARK}{place} {operator}"
 
 
@@ -101,16 +101,15 @@ def _is_on_cpu(event: Any) -> bool:
 
 
 def _kernels(event: Any) -> Iterator[float]:
-    """Device times of what the range of a call has launched, in µs. The range itself is a row of the device,
-    too, which counts for nothing."""
+    """Device times in µs of everything launched in a call's range, without the range's own device row."""
     yield from (each.duration for each in event.kernels if not each.name.startswith(MARK))
     for child in event.cpu_children:
         yield from _kernels(child)
 
 
 def _cpu_us(event: Any) -> float:
-    """Of the operators in a range, without what the range itself takes; of one that the profiler does not see
-    all of the range."""
+    """CPU time in µs of the operators in a range, without the range's own overhead; of the whole range where
+    the profiler sees no operator."""
     inside = sum(float(child.cpu_time_total) for child in event.cpu_children)
     return inside or float(event.cpu_time_total)
 
@@ -121,7 +120,7 @@ def _run(model: LoadedModel) -> None:
 
 
 def _block_ms(model: LoadedModel, iterations: int) -> float:
-    """Of one iteration, so many back to back: a GPU is waited for once, at the end."""
+    """Milliseconds per iteration over this number back to back; a GPU is synchronised once, at the end."""
     _wait(model)
     start = time.perf_counter()
     for _ in range(iterations):
@@ -138,7 +137,7 @@ def _wait(model: LoadedModel) -> None:
 
 
 def _traced(model: LoadedModel, iterations: int) -> Any:
-    """The events of so many iterations, each call in its range."""
+    """The trace's events of this number of iterations, each call in its range."""
     from torch.profiler import ProfilerActivity, profile, record_function
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,4 @@
-"""Which memory a tensor lies in, and what was written there: the *values* of a run."""
+"""The *values* of a run: the memory of each tensor, and what was last written there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class Values:
-    """Numbers the values by the memory that they lie in."""
+    """Numbers the values by their memory."""
 
     def __init__(self) -> None:
         self._there: dict[int, tuple[int, Any]] = {}
         self._next = 0
 
     def known(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor that was seen; None of another, and of one without memory."""
+        """The value of a tensor that was seen before; None for others and for tensors without memory."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         place = place_of(tensor)
@@ -27,12 +27,12 @@ class Values:
         return None if storage.expired() else value  # type: ignore[no-untyped-call]
 
     def of(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor; a new one where it was not seen. None without memory."""
+        """The value of a tensor, a new one if it was not seen before; None without memory."""
         found = self.known(tensor)
         return self.new(tensor) if found is None else found
 
     def new(self, tensor: torch.Tensor) -> int | None:
-        """Of a tensor that was just written. None without memory."""
+        """A new value for a tensor that was just written; None without memory."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         place = place_of(tensor)
@@ -44,7 +44,7 @@ class Values:
 
 
 def place_of(tensor: torch.Tensor) -> int | None:
-    """Where its memory is; None where it has none, or is not of the kind that has one piece."""
+    """The address of a tensor's memory; None where it has none, or is not strided."""
     import torch
 
     if tensor.layout is not torch.strided:

@@ -7,7 +7,7 @@ const KIND_COLOURS = { contraction: "arm-0", light: "arm-1", chain: "arm-2", cre
 const withInterval = (each) => `${times(each.speedup)} [${each.low.toFixed(2)}, ${each.high.toFixed(2)}]`;
 const kindColour = (kind) => colour(KIND_COLOURS[kind] ?? "grey");
 
-const several = data.shapes.length > 1 ? data.shapes : [];  // sets of inputs
+const several = data.shapes.length > 1 ? data.shapes : [];  // input shapes
 
 function head() {
   byId("title").textContent = document.title;
@@ -21,12 +21,12 @@ function head() {
     card(`${milliseconds(data.device_ms)} ms`, data.device === "cpu" ? "of it in operators" : "on the device"),
     ...(data.kernels ? [card(String(data.kernels), "launches")] : []),
     card(tenth(data.idle_share), data.launch_bound ? `${waits}: launch-bound` : waits),
-    ...(data.targets.length ? [card(times(data.targets[0].speedup), `largest possible end-to-end speedup, from ${shorten(data.targets[0].name, 60)}`)] : []),
+    ...(data.targets.length ? [card(times(data.targets[0].speedup), `end-to-end speedup at most, from ${shorten(data.targets[0].name, 60)}`)] : []),
   );
   byId("advice").textContent = data.advice.join(" ");
 }
 
-/** The outcome: the model with the kernels installed, if there is one. */
+/** The model with kernels, once it is verified. */
 function outcome() {
   const found = data.outcome;
   if (!found) return;
@@ -34,9 +34,9 @@ function outcome() {
   const used = found.problems.filter((each) => each.used), [own] = found.ways.filter((each) => each.name === "with the kernels");
   byId("outcome-cards").append(
     ...(own ? [card(times(own.speedup), `over eager [${own.low.toFixed(2)}, ${own.high.toFixed(2)}]`)] : []),
-    card(found.passes ? "passed" : "FAILED", "check that the outputs are the same"),
+    card(found.passes ? "same" : "DIFFERENT", "outputs, compared with the original"),
     card(String(used.length), used.length === 1 ? "kernel installed" : "kernels installed"),
-    card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the original time was in what they replace"),
+    card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the original time replaced"),
   );
   const failed = Object.entries(found.failed).map(([name, why]) => `${name} failed: ${why}`);
   byId("said").append(...[...found.said, ...failed, ...found.growth].map((line) => element("li", {}, line)));
@@ -51,7 +51,7 @@ function outcome() {
   byId("no-problems").querySelector("ul").append(...others.map(([name, why]) => element("li", {}, `${name}: ${why}`)));
 }
 
-/** A row for each set of inputs, a column for each way of running the model. */
+/** A row for each input shape, a column for each way of running the model. */
 function shapesTable(shapes) {
   byId("shapes-part").hidden = shapes.length < 2 || !shapes[0].ways.length;
   if (byId("shapes-part").hidden) return;
@@ -69,7 +69,7 @@ function waysChart() {
   }], { title: several.length ? "One forward pass, on average" : "One forward pass", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
 }
 
-/** A bar for each operator, the slowest on top; then the rest together, and the idle time. */
+/** A bar for each operator, the slowest on top, then one for the rest and one for idle time. */
 function operatorsChart() {
   const all = data.operators.filter((each) => each.time_ms > 0), shown = all.slice(0, SHOWN_OPERATORS);
   const rest = all.slice(SHOWN_OPERATORS).reduce((sum, each) => sum + each.time_ms, 0);
@@ -94,7 +94,7 @@ function operatorsChart() {
   }, "operators");
 }
 
-/** The modules as rows from the model down, each as wide as its time. */
+/** The module tree from the model down; a box is as wide as its time. */
 function modulesChart() {
   const all = data.modules;
   chart("chart-modules", [{
@@ -124,10 +124,10 @@ function targetsShown() {
   return data.targets.filter((each) => (!kind || each.kind === kind) && `${each.name} ${each.sites.join(" ")}`.toLowerCase().includes(wanted));
 }
 
-/** A share as a bar behind its number. */
+/** A number with a bar behind it that shows a share. */
 const bar = (share, text) => element("span", { style: `display:block;background:linear-gradient(90deg,var(--slow) ${(100 * share).toFixed(1)}%,transparent 0)` }, text);
 const casesOf = (each) => element("details", {}, element("summary", {}, each.name), element("pre", { class: "wrap" },
-  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "arguments not recorded"}`).join("\n")}`).join("\n")));
+  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "(arguments not expressible)"}`).join("\n")}`).join("\n")));
 const COLUMNS = [
   ["target", (each) => casesOf(each), "words problem"],
   ["kind", (each) => each.kind, "words"],

@@ -1,4 +1,4 @@
-"""Runs written down as their journals, for what no search would give on demand."""
+"""Runs written as journals, for cases that no search produces on demand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def problem(operation: str, *, name: str = "", **more: Any) -> Problem:
 
 
 def kernel(name: str, *, changed: int = 0, language: str = "triton") -> Kernel:
-    """Some sixty lines; those of two names are not alike, and `changed` of them say something else."""
+    """A kernel of about sixty lines. Different names share no lines; `changed` lines differ."""
     lines = [f"    {name}_{n} = load({name}, {n}) {'-' if n < changed else '+'} {n}" for n in range(60)]
     return Kernel(source="\n".join(["class ModelNew:", *lines, ""]), language=language)
 
@@ -75,7 +75,7 @@ def failed(status: Status = Status.INCORRECT, log: str = "off by one") -> Evalua
 
 
 class Story:
-    """One run; each method records what its name says."""
+    """One run; each method records an event."""
 
     def __init__(self, folder: Path, problem: Problem, *, entries: tuple[Seed, ...] = ()) -> None:
         folder.mkdir(parents=True)

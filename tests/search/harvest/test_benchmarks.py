@@ -1,4 +1,4 @@
-"""Benchmarks' problems are recognised, by hashes and by the references themselves."""
+"""Problems of benchmarks are recognised by hashes and by their references."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
     ],
     ids=["same model", "same operations", "another", "named alike", "named alike, by a user"],
 )
-def test_kernelbench_by_its_hashes(asked: Problem, why: str | None) -> None:
+def test_kernelbench_is_recognised_by_its_hashes(asked: Problem, why: str | None) -> None:
     assert shipped("kernelbench").why(asked, 0.7) == why
 
 
@@ -44,11 +44,11 @@ def test_only_hashes_ship() -> None:
 
 
 def test_an_unknown_benchmark_is_named() -> None:
-    with pytest.raises(HarvestError, match="there is kernelbench"):
+    with pytest.raises(HarvestError, match="available: kernelbench"):
         shipped("nope")
 
 
-def test_near_references_of_a_folder(tmp_path: Path) -> None:
+def test_similar_references_of_a_folder_are_recognised(tmp_path: Path) -> None:
     (tmp_path / "level9").mkdir()
     lines = "\n".join(f"        x = torch.{op}(x)" for op in ("erfc", "exp2", "sinc", "sgn", "frac", "logit"))
     theirs = reference("erfc").replace("        return torch.erfc(x)", f"{lines}\n        return x")

@@ -1,4 +1,4 @@
-"""Rows as conversations: they ask what a search asks, and their answers can be read as a model's."""
+"""Rows as conversations have a search's prompts, and answers that parse like a model's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(format: Format, *folders: Path) -> list[dict[str, Any]]:
 
 
 def asked(*arguments: str) -> str:
-    """What `python -m search.prompt` shows."""
+    """What `ideatree prompt` prints."""
     with redirect_stdout(io.StringIO()) as shown:
         assert prompt.main(list(arguments)) == 0
     return shown.getvalue()
@@ -46,7 +46,7 @@ def text(messages: list[dict[str, str]]) -> str:
 
 
 @pytest.mark.slow
-def test_code_is_asked_for_as_the_search_would() -> None:
+def test_the_prompt_for_code_is_that_of_a_search() -> None:
     ideas = rebuild(replay(CONV2D / "journal.jsonl")).tree.variants
     found = rows(Sft(), CONV2D)
     prompts = {ideas[row["variants"][0]].idea: text(row["prompt"]) for row in found}
@@ -63,7 +63,7 @@ def test_code_is_asked_for_as_the_search_would() -> None:
 
 
 @pytest.mark.slow
-def test_a_repair_is_asked_for_as_the_search_would() -> None:
+def test_the_prompt_for_a_repair_is_that_of_a_search() -> None:
     found = rows(Repair(), SOFTMAX)
     for row in found:
         assert text(row["prompt"]) == asked(f"run={SOFTMAX}", f"variant={row['variants'][1]}")
@@ -97,10 +97,10 @@ def test_a_preference_is_between_kernels_or_between_ideas() -> None:
             (stated,) = read_ideas(answer["content"], ideas_schema(idea.parent, [idea.builds_on]))
             assert (stated.text, stated.category) == (row[f"{side}_idea"], idea.category)
             assert "Propose 1 optimisation idea for" in text(row["prompt"])
-            assert idea.text not in text(row["prompt"]), "it would be told the answer"
+            assert idea.text not in text(row["prompt"]), "the prompt would contain the answer"
 
 
-def test_an_idea_is_asked_for_of_who_knows_what_both_knew(tmp_path: Path) -> None:
+def test_the_prompt_for_an_idea_shows_the_common_history(tmp_path: Path) -> None:
     story = Story(tmp_path / "run", problem("relu"))
     first, second = story.idea("the first"), story.idea("the second")
     story.variant(first, kernel("a"), correct(1.1))
@@ -116,7 +116,7 @@ def test_an_idea_is_asked_for_of_who_knows_what_both_knew(tmp_path: Path) -> Non
     assert "the second" not in text(pair["prompt"])
 
 
-def test_of_the_library_all_ideas_are_asked_for_at_once() -> None:
+def test_a_library_entrys_ideas_are_joined_in_one_prompt() -> None:
     relu, measured = problem("relu"), correct(2.0)
     start = Entry(kernel=kernel("a"), measurements=(Measurement(problem=relu, evaluation=measured),))
     lineage = Lineage(start=start.id, ideas=("tile it", "fuse it"))

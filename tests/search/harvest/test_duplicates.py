@@ -1,4 +1,4 @@
-"""Which rows are taken for one."""
+"""Which rows are duplicates."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def kept(found: list[Row], threshold: float) -> tuple[list[int], int, int]:
     return [row.values["n"] for row in left], exact, near
 
 
-def test_equal_but_for_white_space() -> None:
+def test_rows_that_differ_in_white_space_are_duplicates() -> None:
     assert kept(rows((A,), (B,), (A.replace("\n", "\n\n"),)), 1) == ([0, 1], 1, 0)
 
 
 @pytest.mark.slow
-def test_near() -> None:
+def test_similar_rows_are_near_duplicates() -> None:
     assert 0.95 < jaccard(A, NEAR_A) < 1
     assert kept(rows((A,), (NEAR_A,), (B,)), 0.95) == ([0, 2], 0, 1)
     assert kept(rows((A,), (NEAR_A,), (B,)), 1) == ([0, 1, 2], 0, 0)
 
 
-def test_all_texts_must_be_alike_and_in_their_places() -> None:
+def test_all_texts_must_match_at_their_positions() -> None:
     assert kept(rows((A, B), (NEAR_A, B), (A, A), (B, A), (A,)), 0.95) == ([0, 2, 3, 4], 0, 1)
 
 
 @pytest.mark.parametrize("changed", range(0, 60, 6))
-def test_none_over_the_threshold_is_missed(changed: int) -> None:
-    """MinHash only proposes; what it proposes is looked at exactly."""
+def test_no_duplicate_above_the_threshold_is_missed(changed: int) -> None:
+    """MinHash only finds candidates; these are compared exactly."""
     other = kernel("a", changed=changed).source
     index = jaccard(A, other)
     assert len(kept(rows((A,), (other + "#",)), index * 0.99)[0]) == 1

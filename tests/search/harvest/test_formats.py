@@ -1,4 +1,4 @@
-"""What each format makes of runs whose every figure is known."""
+"""The rows of each format, from runs with known figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def corpus(root: Path, entries: list[Entry] | None = None) -> Corpus:
 
 
 def rows(format: Format, root: Path) -> list[dict[str, Any]]:
-    """All that the format makes of the runs below a folder; each has its columns and no others."""
+    """The format's rows from the runs below a folder; checks that each has exactly its columns."""
     found = [dict(row.values) for row in format.rows(corpus(root))]
     names = [column.name for column in format.columns]
     assert len(set(names)) == len(names)
@@ -79,7 +79,7 @@ def test_sft(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("min_speedup", "kept"), [(None, ["C", "D"]), (0.0, ["A", "B", "C", "D"]), (2.0, ["D"])]
 )
-def test_sft_takes_what_is_surely_fast_enough(
+def test_sft_takes_significantly_faster_kernels(
     tmp_path: Path, min_speedup: float | None, kept: list[str]
 ) -> None:
     """B's median is 1.005, the lower end of its interval below 1."""
@@ -129,13 +129,13 @@ def test_one_run_below_two_folders_is_read_once(tmp_path: Path) -> None:
     assert [run.name for run in read_runs([tmp_path / "x" / "run"], "mit", track)] == ["run"]
 
 
-def test_a_broken_journal_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_journal_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Story(tmp_path / "good", RELU)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "journal.jsonl").write_text("nonsense\n{}\n")
     assert [run.name for run in read_runs([tmp_path], "mit", track)] == ["good"]
     assert "bad/journal.jsonl, line 1 is corrupt" in caplog.text
-    with pytest.raises(HarvestError, match="nowhere is no folder"):
+    with pytest.raises(HarvestError, match="nowhere is not a folder"):
         read_runs([tmp_path / "nowhere"], "mit", track)
 
 
@@ -144,7 +144,7 @@ def test_improvement(tmp_path: Path) -> None:
     a = story.variant(story.idea("first"), A, correct(2.0, kernel_ms=0.5))
     second = story.idea("second", a.id)
     b = story.variant(second, B, correct(3.0, kernel_ms=0.3))
-    story.variant(second, C, correct(2.01))  # within the error
+    story.variant(second, C, correct(2.01))  # not significantly faster
     story.variant(second, D, failed())
     (row,) = rows(Improvement(), tmp_path)
     assert names(row, "before", "after") == ["A", "B"]
@@ -152,7 +152,7 @@ def test_improvement(tmp_path: Path) -> None:
     assert row["variants"] == [a.id, b.id]
 
 
-def test_improvement_of_an_entry_only_where_one_device_measured_both(tmp_path: Path) -> None:
+def test_improvement_of_an_entry_needs_the_same_device(tmp_path: Path) -> None:
     for name, device in (("here", None), ("elsewhere", {"device": "another"})):
         entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device=device))
         story = Story(tmp_path / name / "run", RELU, entries=(entry,))
@@ -162,7 +162,7 @@ def test_improvement_of_an_entry_only_where_one_device_measured_both(tmp_path: P
     assert rows(Improvement(), tmp_path / "elsewhere") == []
 
 
-def test_a_kernel_of_the_library_that_was_measured_is_a_start_and_no_result(tmp_path: Path) -> None:
+def test_a_measured_library_kernel_is_a_start_but_not_a_result(tmp_path: Path) -> None:
     entry = Seed(id="entry", kernel=A, evaluation=correct(2.0, device={"device": "another"}))
     story = Story(tmp_path / "run", RELU, entries=(entry,))
     taken = story.variant(story.idea("as it is", "entry", proposer=LIBRARY), A, correct(3.0))
@@ -185,7 +185,7 @@ def test_preference(tmp_path: Path) -> None:
     story.variant(first, A, correct(2.0, kernel_ms=0.5))
     story.variant(first, B, correct(4.0, kernel_ms=0.2))
     story.variant(first, C, failed(Status.REJECTED, "too fast to be true"))
-    story.variant(second, D, correct(3.99))  # as fast as B, for all that is known
+    story.variant(second, D, correct(3.99))  # not significantly slower than B
     story.variant(story.idea("third"), E, failed())
     found = rows(Preference(), tmp_path)
     slower, cheat, other = found
@@ -203,7 +203,7 @@ def test_preference(tmp_path: Path) -> None:
     assert other["parent"] == ""
 
 
-def test_repair_only_where_the_journal_links_the_two(tmp_path: Path) -> None:
+def test_a_repair_needs_a_link_in_the_journal(tmp_path: Path) -> None:
     story = Story(tmp_path / "run", RELU)
     idea = story.idea("first")
     a = story.variant(idea, A, failed(Status.COMPILE_ERROR, "no such name"))
@@ -276,8 +276,8 @@ POSITIVES = [
 
 
 @pytest.mark.parametrize(("format", "column"), [*POSITIVES, (Kernelbook(), "triton_code")])
-def test_a_cheat_is_no_positive_wherever_it_was_found(tmp_path: Path, format: Format, column: str) -> None:
-    """B passes in one run and is rejected in another, on other sizes; C did not hold when measured again."""
+def test_a_cheat_found_in_any_run_is_never_a_positive(tmp_path: Path, format: Format, column: str) -> None:
+    """B passes in one run and is rejected in another, on other sizes; C is rejected when it is confirmed."""
     story = Story(tmp_path / "one", RELU)
     a = story.variant(story.idea("first"), A, correct(1.0))
     second = story.idea("second", a.id)
@@ -293,7 +293,7 @@ def test_a_cheat_is_no_positive_wherever_it_was_found(tmp_path: Path, format: Fo
     assert not {row[column] for row in found} & {B.source, C.source}
 
 
-def test_a_cheat_found_elsewhere_is_labelled(tmp_path: Path) -> None:
+def test_a_cheat_found_in_another_run_is_labelled(tmp_path: Path) -> None:
     story = Story(tmp_path / "one", RELU)
     first = story.idea("first")
     story.variant(first, A, correct(1.0))

@@ -1,4 +1,4 @@
-"""python -m search.harvest: searches go in, and `datasets.load_dataset` opens what comes out."""
+"""`ideatree harvest` turns searches into datasets that `datasets.load_dataset` opens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Load = Callable[[Path], list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Opens a dataset's folder without the network; gives the rows with their split."""
+    """Opens a dataset's folder offline; returns the rows with their split."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
@@ -78,7 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def harvested(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every format of these runs."""
+    """Datasets of these runs in every format."""
     out = tmp_path_factory.mktemp("harvested")
     for name in FORMATS:
         assert call(f"format={name}", f"out={out / name}", f"runs={runs}", *SHARES) == 0
@@ -108,18 +108,18 @@ def test_load_dataset_opens_parquet_and_jsonl(name: str, harvested: Path, load: 
 
 
 @pytest.mark.parametrize("name", TRL)
-def test_trl_takes_it_as_it_is(name: str, harvested: Path, load: Load) -> None:
+def test_trl_accepts_the_dataset_unchanged(name: str, harvested: Path, load: Load) -> None:
     for row in load(harvested / name):
         for column in TRL[name]:
             assert [message["role"] for message in row[column]] == ROLES.get(column, ["assistant"])
             assert all(message.keys() == {"role", "content"} for message in row[column])
             assert all(message["content"].strip() for message in row[column])
-        # What its trainers would take for something else.
+        # Columns that its trainers would misinterpret.
         assert not {"text", "label", "tools", "image", "images", "conversations", "input_ids"} & row.keys()
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_problem_on_both_sides(name: str, harvested: Path, load: Load) -> None:
+def test_no_problem_is_in_two_splits(name: str, harvested: Path, load: Load) -> None:
     clients: defaultdict[str, set[str]] = defaultdict(set)
     for row in load(harvested / name):
         clients[row["problem"]].add(row["split"])
@@ -187,7 +187,7 @@ def test_the_recorded_search(name: str, tmp_path: Path, load: Load) -> None:
     assert {row["reference_license"] for row in rows} == {"apache-2.0"}
 
 
-def test_planted_duplicates_and_cheats_are_kept_out(tmp_path: Path, load: Load) -> None:
+def test_planted_duplicates_and_cheats_are_excluded(tmp_path: Path, load: Load) -> None:
     story = Story(tmp_path / "runs" / "one", problem("erfc"))
     idea = story.idea("an idea")
     plants = {
@@ -220,7 +220,7 @@ def spaced() -> Any:
     return type(plain)(source=plain.source.replace(" + ", "  +  "), language=plain.language)
 
 
-def test_planted_benchmark_problems_are_kept_out(tmp_path: Path, load: Load) -> None:
+def test_planted_benchmark_problems_are_excluded(tmp_path: Path, load: Load) -> None:
     for operation in ("relu", "erfc", "digamma"):
         story = Story(tmp_path / "runs" / operation, problem(operation))
         story.variant(story.idea("an idea"), kernel(operation), correct(2.0))
@@ -245,7 +245,7 @@ def test_planted_benchmark_problems_are_kept_out(tmp_path: Path, load: Load) -> 
     }
 
 
-def test_an_entry_needs_no_run(tmp_path: Path, load: Load) -> None:
+def test_library_entries_are_harvested_without_runs(tmp_path: Path, load: Load) -> None:
     from evaluators.app.command import build, compose_config
     from search.run.config import RunConfig
 
@@ -277,9 +277,9 @@ def test_the_card(harvested: Path) -> None:
         (["out={new}"], "format is not set"),
         (["format=sft"], "out is not set"),
         (["format=sft", "out={new}", "format.min_speedup=-1"], "format.min_speedup is -1"),
-        (["format=sft", "out={here}"], "is there already"),
-        (["format=sft", "out={new}", "runs={here}"], "there is no run below"),
-        (["format=sft", "out={new}", "runs={here}/nowhere"], "nowhere is no folder"),
+        (["format=sft", "out={here}"], "exists already"),
+        (["format=sft", "out={new}", "runs={here}"], "no run was found below"),
+        (["format=sft", "out={new}", "runs={here}/nowhere"], "nowhere is not a folder"),
         (["format=kernelbook", "out={new}", f"runs={RECORDING}"], "no row of format kernelbook (runs 1,"),
         (["format=sft", "out={new}", "splits.test=1"], "leave some for training"),
         (["format=sft", "out={new}", "splits.test=x"], "splits.test is x; it must be a number"),
@@ -290,7 +290,7 @@ def test_the_card(harvested: Path) -> None:
         (["format=sft", "out={new}", "licence=mit"], "did you mean license?"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_invalid_input_is_a_one_line_error(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -309,8 +309,8 @@ def test_jsonl_is_plain_json(harvested: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_page_names_every_column(name: str, harvested: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "harvest.md").read_text()
+def test_the_documentation_names_every_column(name: str, harvested: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "harvest.md").read_text()
     lines = [line for line in (harvested / name / "README.md").read_text().splitlines() if "| `" in line]
     assert len(lines) > 15
     assert not [line for line in lines if line not in page]

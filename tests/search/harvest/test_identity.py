@@ -1,4 +1,4 @@
-"""What makes two references one problem, and what does not."""
+"""Which references count as the same problem."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ OTHER = {
 
 
 @pytest.mark.parametrize("source", SAME.values(), ids=SAME)
-def test_alike(source: str) -> None:
+def test_equivalent_references_have_one_fingerprint(source: str) -> None:
     assert source != LAYER
     assert fingerprint(source) == fingerprint(LAYER)
 
 
 @pytest.mark.parametrize("source", OTHER.values(), ids=OTHER)
-def test_not_alike(source: str) -> None:
+def test_different_references_have_different_fingerprints(source: str) -> None:
     assert fingerprint(source) != fingerprint(LAYER)
 
 
@@ -69,7 +69,7 @@ def test_a_model_that_is_only_set_up_by_its_parent_needs_no_init() -> None:
     assert fingerprint(reference("relu").replace("    def forward", init)) == fingerprint(reference("relu"))
 
 
-def test_what_is_not_python_stands_for_itself() -> None:
+def test_text_that_is_not_python_stays_as_it_is() -> None:
     assert canonical("class (") == "class ("
     assert operators("class (") == ()
 
@@ -86,7 +86,7 @@ def test_no_size_or_name_changes_the_split(operation: str, features: int, name: 
 
 
 @given(st.text("0123456789abcdef", min_size=12, max_size=12), st.floats(0, 0.4), st.floats(0, 0.4))
-def test_more_for_one_split_takes_no_problem_out_of_it(key: str, validation: float, test: float) -> None:
+def test_a_larger_split_keeps_its_problems(key: str, validation: float, test: float) -> None:
     if split_of(key, validation, test) == "test":
         assert split_of(key, validation, test + 0.1) == "test"
     assert split_of(key, 0, 0) == "train"
@@ -98,7 +98,7 @@ def test_splits_get_about_their_shares() -> None:
     assert abs(found.count("validation") - 200) < 60
 
 
-def test_operators_whatever_the_way_they_are_called() -> None:
+def test_operators_are_recognised_in_every_spelling() -> None:
     ways = ["self.act(x)", "F.relu(x)", "torch.relu(x)", "x.relu_()"]
     source = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\nclass Model(nn.Module):\n"
     init = "    def __init__(self):\n        super().__init__()\n"
@@ -122,7 +122,7 @@ def test_sizes_are_written_into_the_reference() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PROBLEMS.glob("level*/*[!_].py")), ids=lambda path: path.stem)
-def test_a_shipped_reference_without_sizes_is_as_it_was(path: object) -> None:
+def test_a_shipped_reference_without_sizes_is_unchanged(path: object) -> None:
     name = str(path).removeprefix(str(PROBLEMS) + "/").removesuffix(".py")
     problem = load_problem(name)
     assert sized(problem) == problem.source

@@ -1,4 +1,4 @@
-"""Models with calls that are known, and machines."""
+"""Models with known calls, and machines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from search.optimize.profiling.timing import ProfileTiming
 PEAKS = MachinePeaks(
     device="cpu", bytes_per_s=1e9, cache_bytes=2**20, operations_per_s={"float32": 1e10, "float64": 5e9}
 )
-"""A machine that moves 1 GB/s and does 10 billion operations a second."""
+"""A machine with 1 GB/s and 10 billion operations per second."""
 FAST = replace(PEAKS, bytes_per_s=1e15, operations_per_s={"float32": 1e18})
-"""One on which every call could be much faster."""
+"""A machine on which every call could be much faster."""
 
 
 def equally_long(model: LoadedModel, operators: Sequence[str], **how: Any) -> ProfileTiming:
-    """In the place of a measurement: every call takes 1 ms."""
+    """Stub of a measurement: every call takes 1 ms."""
     each = [1.0] * len(operators)
     return ProfileTiming(
         wall_ms=sum(each), call_ms=each, kernels=0, quickest_ms=0.01, other_ms=0.0, alike=1.0
@@ -30,7 +30,7 @@ def equally_long(model: LoadedModel, operators: Sequence[str], **how: Any) -> Pr
 
 
 class Mlp(nn.Module):
-    """linear -> gelu -> linear; `twice`: what gelu leaves is read once more, at the end."""
+    """linear -> gelu -> linear; `twice`: the result of gelu is read again at the end."""
 
     def __init__(self, *, twice: bool = False) -> None:
         super().__init__()

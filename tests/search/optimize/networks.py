@@ -1,4 +1,4 @@
-"""Small models of the kinds that people have: of diffusion, of images, encoders and decoders."""
+"""Small models of common kinds: diffusion, images, encoders and decoders."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WIDTH = 16
 
 
 class ResidualConvolutions(nn.Module):
-    """Group norm, SiLU and a convolution twice, with the time between them; another width goes past through
-    a convolution of its own."""
+    """Twice group norm, SiLU and a convolution, with the time embedding in between; a skip connection,
+    through a convolution if the width changes."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ResidualConvolutions(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of `heads` heads, with fewer of keys where `groups` says so; over another text where there is one."""
+    """Attention with `heads` query heads and `groups` key heads; cross-attention if a text is given."""
 
     def __init__(self, width: int = WIDTH, *, heads: int = 4, groups: int = 4, causal: bool = False) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 class Denoiser(nn.Module):
-    """A UNet of two levels: what it denoises, when, and the text that conditions it."""
+    """A UNet with two levels; inputs: sample, step and conditioning text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Denoiser(nn.Module):
 
 
 class Images(nn.Module):
-    """Convolutions with batch norms and a sum, as residual networks have them."""
+    """Convolutions with batch norms and residual sums."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Images(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Attention and an MLP with GELU, each with a layer norm behind the sum."""
+    """Attention and a GELU MLP, each with a layer norm after the residual sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """Written out."""
+    """An RMS norm, written out."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class GatedMlp(nn.Module):
 
 
 class Decoder(nn.Module):
-    """RMS norms, causal attention with rotary positions and fewer heads of keys, and a gated MLP."""
+    """RMS norms, grouped-query causal attention with rotary embeddings, and a gated MLP."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The library's kernels in the form of a model's problem."""
+"""Library kernels are adapted to a model's problems."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import nn
 from evaluators.reference.loading import load_problem
 from kernel_library.catalogue.entry import Entry
 from kernel_library.catalogue.library import FolderLibrary
-from search.optimize.adapters import adapted, is_for, takes
+from search.optimize.adapters import MARK, adapted, is_for, takes
 from search.optimize.extraction.fragments import fragment_of, unified
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.traced_model import TracedModel
 from tests.search.optimize.example_models import Mlp, rand
 from tests.search.optimize.extraction.test_problems import profile_of
-from tests.search.optimize.extraction.wholes import at_shapes, chain, places, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, chain, places, traced
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def entries() -> dict[str, Entry]:
     return {each.id: each for each in FolderLibrary("nowhere").entries()}
 
 
-def body(entry: Entry, made: Whole, *names: str) -> list[str] | None:
-    """Of the forward that is written for these calls."""
+def body(entry: Entry, made: TracedModel, *names: str) -> list[str] | None:
+    """The body of the forward that is written for these calls."""
     found = fragment_of(made.graph, made.run, places(made, *names))
     kernel = adapted(entry, found, made.views)
     if kernel is None:
@@ -36,19 +36,19 @@ def body(entry: Entry, made: Whole, *names: str) -> list[str] | None:
     return [line.strip() for line in after[1:] if line.strip()]
 
 
-def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x.view(4, 6), -1), rand(2, 12))
+def test_an_operator_becomes_the_librarys_function(entries: dict[str, Entry]) -> None:
+    made = traced(lambda x: torch.softmax(x.view(4, 6), -1), rand(2, 12))
     assert body(entries["softmax/cpp"], made, "_softmax") == [
         "view = x.reshape([4, 6])",
         "softmax = library_kernel(view)",
         "return softmax",
     ]
-    norm = whole(nn.LayerNorm(8), rand(4, 8))
+    norm = traced(nn.LayerNorm(8), rand(4, 8))
     assert body(entries["layernorm/cpp"], norm, "native_layer_norm") == [
         "native_layer_norm = library_kernel(x, weight, bias, 1e-05, 1)",
         "return native_layer_norm",
     ]
-    linear = whole(nn.Linear(8, 4), rand(4, 8))
+    linear = traced(nn.Linear(8, 4), rand(4, 8))
     assert "addmm = library_kernel(x, t).add_(bias)" in (body(entries["matmul/cpp"], linear, "addmm") or [])
 
 
@@ -62,10 +62,10 @@ def test_an_operator_is_the_librarys_function(entries: dict[str, Entry]) -> None
         ((), True),
     ],
 )
-def test_shapes_for_which_the_function_is_not_are_told(
+def test_unsupported_shapes_are_detected(
     entries: dict[str, Entry], tmp_path: Path, patterns: tuple[str, ...], right: bool
 ) -> None:
-    """Those of the call, behind the views, and of all cases: with 16 rows and with 6."""
+    """The shapes at the call, after the views, in all cases: with 16 and with 6 rows."""
     made = at_shapes(
         lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y.t()),
         (rand(8, 8), rand(3, 4)),
@@ -81,15 +81,15 @@ def test_shapes_for_which_the_function_is_not_are_told(
     assert kernel is not None
     assert takes(entry, kernel, problem) is right
     broken = replace(kernel, source=kernel.source.replace("library_kernel(", "no_such_name("))
-    assert takes(entry, broken, problem), "it cannot be told"
+    assert takes(entry, broken, problem), "the shapes are unknown"
 
 
 def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x, -1), rand(4, 6))
+    made = traced(lambda x: torch.softmax(x, -1), rand(4, 6))
     fragment = fragment_of(made.graph, made.run, places(made, "_softmax"))
     kernel = adapted(entries["softmax/cpp"], fragment, made.views)
     assert kernel is not None
-    stub = kernel.source.replace(kernel.source.partition("# As a problem")[0], "import torch\n")
+    stub = kernel.source.replace(kernel.source.partition(MARK)[0], "import torch\n")
     for own in (
         "def softmax(x):\n    return x * 0 + 7\n",
         "class softmax(torch.nn.Module):\n    def forward(self, x):\n        return x * 0 + 7\n",
@@ -99,20 +99,20 @@ def test_it_computes_what_the_operator_does(entries: dict[str, Entry]) -> None:
         assert space["ModelNew"]()(rand(2, 2)).tolist() == [[7.0, 7.0]] * 2  # type: ignore[operator]
 
 
-def test_views_without_words_are_torchs_operators(entries: dict[str, Entry]) -> None:
-    made = whole(lambda x: torch.softmax(x.split([2, 4], 1)[1], -1), rand(4, 6))
+def test_views_without_a_spelling_are_aten_operators(entries: dict[str, Entry]) -> None:
+    made = traced(lambda x: torch.softmax(x.split([2, 4], 1)[1], -1), rand(4, 6))
     names = [call.name for call in made.run.calls]
     fragment = fragment_of(made.graph, made.run, tuple(range(len(names))))
     kernel = adapted(entries["softmax/cpp"], fragment, made.views)
     assert kernel is not None and "aten.split" in kernel.source
-    stub = kernel.source.replace(kernel.source.partition("# As a problem")[0], "")
+    stub = kernel.source.replace(kernel.source.partition(MARK)[0], "")
     space: dict[str, object] = {"torch": torch, "softmax": lambda x: torch.softmax(x, -1)}
     exec(stub, space)
     wanted = torch.softmax(rand(4, 6)[:, 2:], -1)
     assert torch.equal(space["ModelNew"]()(rand(4, 6)), wanted)  # type: ignore[operator]
 
 
-def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> None:
+def test_a_hand_written_rmsnorm_is_recognised(entries: dict[str, Entry]) -> None:
     weight = nn.Parameter(torch.ones(8))
 
     class Norm(nn.Module):
@@ -123,13 +123,13 @@ def test_rmsnorm_is_known_as_it_is_written_out(entries: dict[str, Entry]) -> Non
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
-    made = whole(Norm(), rand(4, 8))
+    made = traced(Norm(), rand(4, 8))
     kernel = adapted(entries["rmsnorm/triton"], chain(made), made.views)
     assert kernel is not None and "return library_kernel(x, weight, 1e-06)" in kernel.source
     assert adapted(entries["softmax/cpp"], chain(made), made.views) is None
 
 
-def test_attention_is_causal_or_none(entries: dict[str, Entry]) -> None:
+def test_only_causal_attention_is_adapted(entries: dict[str, Entry]) -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -137,17 +137,17 @@ def test_attention_is_causal_or_none(entries: dict[str, Entry]) -> None:
     inputs = [rand(1, 2, 8, 4), rand(1, 2, 8, 4) + 1, rand(1, 2, 8, 4) + 2]
     assert (
         "library_kernel(x, y, z)"
-        in (body(entries["attention/triton"], whole(model, *inputs), name) or [""])[0]
+        in (body(entries["attention/triton"], traced(model, *inputs), name) or [""])[0]
     )
-    plain = whole(nn.functional.scaled_dot_product_attention, *inputs)
+    plain = traced(nn.functional.scaled_dot_product_attention, *inputs)
     assert body(entries["attention/triton"], plain, name) is None
 
 
-def test_more_than_one_call_is_none(entries: dict[str, Entry]) -> None:
-    made = whole(Mlp(), rand(4, 8))
+def test_several_calls_are_not_adapted(entries: dict[str, Entry]) -> None:
+    made = traced(Mlp(), rand(4, 8))
     assert adapted(entries["matmul/cpp"], chain(made, most=2), made.views) is None
 
 
-def test_the_language_is_the_devices(entries: dict[str, Entry]) -> None:
+def test_the_language_must_fit_the_device(entries: dict[str, Entry]) -> None:
     assert is_for(entries["softmax/cpp"], "cpu") and not is_for(entries["softmax/cpp"], "cuda")
     assert is_for(entries["softmax/triton"], "cuda") and not is_for(entries["softmax/triton"], "cpu")

@@ -1,4 +1,4 @@
-"""From the profile of a model to the model with kernels: several kinds of models, and types of kernels."""
+"""From a model's profile to its kernels, for several kinds of models and kernels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import nn
 from torch.nn import functional
 
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import Extracted
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.record import ExtractedProblem
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import write_package
-from search.optimize.installation.placement import assigned
+from search.optimize.installation.placement import assign_places
 from search.optimize.models.source import LoadedModel
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.profile import profile_of
-from search.optimize.verification.process import load_package
+from search.optimize.verification.child_process import load_package
 from tests.search.optimize.example_models import FAST, Function, equally_long, loaded, rand
 from tests.search.optimize.installation.test_package import kernels_of, plan
 from tests.search.optimize.networks import (
@@ -34,12 +34,12 @@ from tests.search.optimize.networks import (
     rotated,
 )
 
-Chosen = Callable[[Sequence[Extracted]], Sequence[Extracted]]
+Chosen = Callable[[Sequence[ExtractedProblem]], Sequence[ExtractedProblem]]
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every call takes as long, and could be much faster."""
+    """All calls take the same time and could be much faster."""
     monkeypatch.setattr(profiling, "peaks_of", lambda device, cache: FAST)
     monkeypatch.setattr(profiling, "measure", equally_long)
     threads = torch.get_num_threads()
@@ -49,13 +49,18 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def installed(models: Sequence[LoadedModel], folder: Path, chosen: Chosen = list) -> dict[str, int]:
-    """The model with the own code of its problems as kernels, held against the model; how often each kernel
-    was called, by the problem's target."""
+    """Installs the problems' references as kernels and compares the outputs; returns each kernel's calls by
+    target."""
     profile = profile_of(models, entries=[], warmup=0, iterations=1, say=lambda line: None)
-    wholes = [*map(whole_of, models)]
-    problems = chosen(extract(profile, wholes, folder, most=50, gain=1e-4).problems)
+    traced_models = [*map(trace_model, models)]
+    problems = chosen(extract(profile, traced_models, folder, most=50, gain=1e-4).problems)
     kernels = kernels_of(folder, [*problems])
-    write_package(folder, wholes, kernels, assigned({each.name: each.time_ms for each in problems}, problems))
+    write_package(
+        folder,
+        traced_models,
+        kernels,
+        assign_places({each.name: each.time_ms for each in problems}, problems),
+    )
     wanted = [[each.clone() for each in model.run()] for model in models]
     module = load_package(folder).load(models[0].module)
     for model, own in zip(models, wanted, strict=True):
@@ -88,7 +93,7 @@ IDS = torch.arange(6)[None] * 3 % 20
 def test_a_model_goes_from_its_profile_to_its_kernels(
     module: type[nn.Module], inputs: Sequence[torch.Tensor], targets: Sequence[str], tmp_path: Path
 ) -> None:
-    """Also with a batch of two, for which a forward of its own is written."""
+    """Also with a batch of two, which gets a separate forward."""
     torch.manual_seed(0)
     one = loaded(module().eval(), *inputs)
     two = replace(one, args=[each.repeat(2, *[1] * (each.dim() - 1)) for each in inputs])
@@ -132,7 +137,7 @@ TYPES: dict[str, tuple[Callable[[], nn.Module], Sequence[torch.Tensor], str]] = 
 def test_each_type_of_kernel_is_a_problem_that_is_installed(kind: str, tmp_path: Path) -> None:
     make, inputs, wanted = TYPES[kind]
 
-    def of_the_type(problems: Sequence[Extracted]) -> list[Extracted]:
+    def of_the_type(problems: Sequence[ExtractedProblem]) -> list[ExtractedProblem]:
         return [each for each in problems if wanted in each.target]
 
     calls = installed([loaded(make().eval(), *inputs)], tmp_path, of_the_type)

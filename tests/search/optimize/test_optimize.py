@@ -1,4 +1,4 @@
-"""The command, from a file to the profile's files; and what it refuses."""
+"""The command `ideatree optimize`, from a model's file to `optimized/`, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search.optimize import __main__ as optimize
 from search.optimize import stages
 from search.optimize.__main__ import OptimizeConfig, expand, main
 from search.optimize.extraction.record import Extraction
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.traced_model import TracedModel
 from search.optimize.model_config import ProblemModel, source_of
 from search.optimize.models.architectures import Diffusers, Torchvision, Transformers
 from search.optimize.models.source import FileModel, ModelSource, ModuleModel
@@ -24,7 +24,7 @@ from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
 from search.optimize.searching import AcceptedKernel
 from search.optimize.stages import OptimizeRun
-from search.optimize.verification.apart import VerificationTask
+from search.optimize.verification.launcher import VerificationTask
 from search.optimize.verification.record import ModelCheck, Verification
 from tests.search.optimize.example_models import PEAKS
 from tests.search.optimize.models.test_source import SOURCE
@@ -44,7 +44,7 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
     given = ["model=my_model.py", "model.sizes.rows=16", "device=cpu", "iterations=2", "warmup=1"]
     assert main([*given, "backward=true"]) == 0
     said = capsys.readouterr().out
-    assert "backward=true: kernels are put into a forward without gradients; this ends here" in said
+    assert "backward=true: stops after the profile, because kernels support the forward only" in said
     [folder] = (place / "outputs" / "optimize").iterdir()
     profile = read_profile(folder)
     assert (profile.model, profile.backward, profile.dtype, profile.iterations) == (
@@ -64,13 +64,13 @@ def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixtu
 
 
 UNPLACED = partial(VerificationTask, in_place={"optimized": {}})
-"""Kernels are not measured in their places, which on a busy machine may take out any of them."""
+"""Skips timing kernels in their places, which on a busy machine may remove any of them."""
 
 
 async def own_code(
-    making: OptimizeRun, profile: Profile, whole: Whole, extraction: Extraction
+    run: OptimizeRun, profile: Profile, whole: TracedModel, extraction: Extraction
 ) -> dict[str, AcceptedKernel]:
-    texts = {each.name: (making.folder / each.file).read_text() for each in extraction.problems}
+    texts = {each.name: (run.folder / each.file).read_text() for each in extraction.problems}
     return {
         name: AcceptedKernel(
             kernel=Kernel(source=text.replace("class Model(", "class ModelNew("), language="triton"),
@@ -84,12 +84,12 @@ async def own_code(
 
 
 @pytest.mark.slow
-def test_code_that_is_not_the_model_is_not_delivered(
+def test_code_with_different_outputs_is_not_delivered(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = Verification(checks=[ModelCheck(seed=0, error=1.0, eager_error=0.0, allowed=1e-6)], calls={})
-    monkeypatch.setattr(optimize, "kernels_for", own_code)
-    monkeypatch.setattr(stages, "verify_apart", lambda *given: wrong)
+    monkeypatch.setattr(optimize, "find_kernels", own_code)
+    monkeypatch.setattr(stages, "verify_in_subprocess", lambda *given: wrong)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
     assert main([*given, "least_gain=0.001"]) == 2
     assert "gives other answers, without any kernel" in capsys.readouterr().err
@@ -98,13 +98,13 @@ def test_code_that_is_not_the_model_is_not_delivered(
 
 
 @pytest.mark.slow
-def test_a_model_in_and_a_model_with_kernels_out(
+def test_a_model_is_delivered_with_kernels(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernels are the problems' own code: what is found is another matter."""
+    """The kernels are the problems' references, so nothing has to be found."""
 
-    monkeypatch.setattr(optimize, "kernels_for", own_code)
-    monkeypatch.setattr(stages, "Task", UNPLACED)
+    monkeypatch.setattr(optimize, "find_kernels", own_code)
+    monkeypatch.setattr(stages, "VerificationTask", UNPLACED)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
     assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
     [folder] = (place / "outputs" / "optimize").iterdir()
@@ -112,8 +112,8 @@ def test_a_model_in_and_a_model_with_kernels_out(
     assert not (folder / "optimized").exists()
     assert main([f"resume={folder}", "stop_after=install"]) == 0
     said = capsys.readouterr().out
-    assert (folder / "profile.json").read_text() == before, "a run that goes on is not profiled again"
-    assert "the same on 2 sets of weights and inputs" in said and "with the kernels" in said
+    assert (folder / "profile.json").read_text() == before, "a resumed run is not profiled again"
+    assert "same outputs on 2 sets of weights and inputs" in said and "with the kernels" in said
     verification = Verification.read(folder / "verification.json")
     assert verification.passes and verification.ways == ["eager", "optimized"]
     readme = (folder / "optimized" / "README.md").read_text()
@@ -125,11 +125,11 @@ SHAPES = "model.shapes=[{sizes:{rows:2},weight:3},{sizes:{rows:5}}]"
 
 
 @pytest.mark.slow
-def test_several_shapes_from_the_profile_to_the_model(
+def test_several_shapes_from_the_profile_to_the_package(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimize, "kernels_for", own_code)
-    monkeypatch.setattr(stages, "Task", UNPLACED)
+    monkeypatch.setattr(optimize, "find_kernels", own_code)
+    monkeypatch.setattr(stages, "VerificationTask", UNPLACED)
     given = ["model=my_model.py", SHAPES, "device=cpu", "iterations=1", "report=false", "compile=none"]
     given += ["compared=1", "turns=6", "library.use=false", "least_gain=0.001", "stop_after=extract"]
     assert main(given) == 0
@@ -144,16 +144,16 @@ def test_several_shapes_from_the_profile_to_the_model(
     assert main([f"resume={folder}", "stop_after=install"]) == 0
     found = Verification.read(folder / "verification.json")
     assert found.passes and found.shapes == profile.weights and found.calls["1_addmm"] == 2
-    assert "the same on 1 sets of weights and inputs at each of 2 shapes" in capsys.readouterr().out
+    assert "same outputs on 1 sets of weights and inputs at each of 2 shapes" in capsys.readouterr().out
     text = (folder / "optimized" / "README.md").read_text()
-    assert "Code for each of these inputs: rows=2 (75% of the calls), rows=5" in text
+    assert "It has code for these input shapes: rows=2 (75% of the calls), rows=5" in text
     assert "at rows=5, 25% of the calls:" in text
     assert main([f"resume={folder}", "model.shapes=[]"]) == 2
-    assert "model.shapes is not what" in capsys.readouterr().err
+    assert "model.shapes differs from that of" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> None:
-    """Also where the file names cases, which were nothing to it then."""
+def test_a_folder_of_an_earlier_version_resumes_with_one_shape(place: Path) -> None:
+    """Also where the file has cases, which the earlier version ignored."""
     cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'
     (place / "my_model.py").write_text(SOURCE + cases)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
@@ -191,7 +191,7 @@ def test_a_model_by_its_name(model: str, source: ModelSource) -> None:
     assert source_of(config.model) == source
 
 
-def test_what_can_be_set_of_a_model() -> None:
+def test_the_settings_of_a_model() -> None:
     given = ["model=transformers/GPT2Model", "model.config.n_layer=2", "model.batch=3", "model.sequence=9"]
     config = compose_config(OptimizeConfig, expand([*given, "model.inputs.token_type_ids=[3,9]"]).overrides)
     assert source_of(config.model) == Transformers(
@@ -203,7 +203,7 @@ def test_what_can_be_set_of_a_model() -> None:
     ("arguments", "why"),
     [
         (["model=other.py"], "the reference other.py cannot be read"),
-        (["model=transfomers/GPT2Model"], "no collection transfomers; did you mean transformers?"),
+        (["model=transfomers/GPT2Model"], "unknown collection transfomers; did you mean transformers?"),
         (["model=no_such_module"], "needs no_such_module, which is not installed"),
         (["model=level1/softmx"], "level1/softmx"),
         (
@@ -220,17 +220,17 @@ def test_what_can_be_set_of_a_model() -> None:
         (["model=my_model.py", "itterations=3"], "unknown key itterations; did you mean iterations?"),
         (
             ["model=my_model.py", "model.batch=2"],
-            "model.batch is no key of model=my_model.py; it has model.shapes, model.sizes",
+            "model=my_model.py has no key model.batch; it has model.shapes, model.sizes",
         ),
         (
             ["model=my_model", "model.shapes=[{batch:2}]"],
-            "model.shapes is no key of model=my_model; it has none",
+            "model=my_model has no key model.shapes; it has none",
         ),
         (
             ["model=my_model.py", "model.shapes=[{batch:2}]"],
-            "batch is no key of a shape in model.shapes; it has sizes, weight",
+            "model.shapes has the unknown key batch; known are sizes, weight",
         ),
-        (["model=my_model.py", "model.shapes=[{weight:0}]"], "the weight of a shape in model.shapes is 0"),
+        (["model=my_model.py", "model.shapes=[{weight:0}]"], "model.shapes has the weight 0"),
         (
             ["model=my_model.py", "model.shapes=[{weight:1},{}]"],
             "the case as it is of my_model.py stands there",
@@ -240,12 +240,12 @@ def test_what_can_be_set_of_a_model() -> None:
             ["model=level1/softmax", "model.shapes=[{sizes:{batc:2}}]"],
             "global batc to override; did you mean",
         ),
-        (["model=my_model", "model.batch=2"], "model.batch is no key of model=my_model; it has none"),
+        (["model=my_model", "model.batch=2"], "model=my_model has no key model.batch; it has none"),
         (["model=my_model.py", "model.bach=2"], "unknown key model.bach; did you mean model.batch?"),
         ([], "model.name is not set"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
+def test_a_wrong_call_is_one_line_and_writes_nothing(
     arguments: list[str], why: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["device=cpu", *arguments]) == 2
@@ -254,7 +254,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
     assert not (place / "outputs").exists()
 
 
-def test_a_model_that_fails_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_model_is_a_one_line_error(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
     assert main(["model=my_model.py", "device=cpu"]) == 2
     assert "model=my_model.py fails: AttributeError: " in capsys.readouterr().err

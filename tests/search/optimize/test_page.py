@@ -1,4 +1,4 @@
-"""The page of a profile as a file, and in a browser."""
+"""`profile.html` as a file and in a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ideatree.commands import main as command
-from search.optimize.extraction.record import EXTRACTION, Extracted, Extraction, Place
+from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction, Place
 from search.optimize.outcome import KERNELS, outcome_of
 from search.optimize.profile_page import BadProfile, modules, page_data, write_page
 from search.optimize.profiling.record import Profile, ShapeTime
@@ -58,18 +58,18 @@ def test_the_command_writes_it_again(
 
 
 @pytest.mark.parametrize("text", ["{}", '{"version": 0}', "[]", "half a li"])
-def test_a_file_that_is_no_profile_is_one_line(
+def test_an_invalid_profile_is_a_one_line_error(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "profile.json").write_text(text)
     assert command(["report", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "profile.json has no profile that can be read" in said
+    assert "profile.json cannot be read" in said
     assert not (tmp_path / "profile.html").exists()
 
 
-def test_modules_hold_the_time_of_what_is_in_them() -> None:
+def test_modules_have_the_time_of_their_operators() -> None:
     found = {each["id"]: each for each in modules(made())}
     assert found["model"]["parent"] == "" and found["model"]["name"] == "tiny"
     assert found["model"]["time_ms"] == pytest.approx(12 * 0.5 + 3 + 0.5)
@@ -83,10 +83,10 @@ def test_modules_hold_the_time_of_what_is_in_them() -> None:
 
 
 def with_outcome(folder: Path) -> Path:
-    """The files of a run whose model was compared: two problems, one of which has a kernel."""
+    """Writes the files of a verified run with two problems, one of which has a kernel."""
     place = [Place(calls=(0,), site="h.0.mlp", time_ms=1.0), Place(calls=(3,), site="h.1.mlp", time_ms=1.0)]
     problems = [
-        Extracted(name=name, target=name, places=tuple(place), floor_ms=0.5, exact=True)
+        ExtractedProblem(name=name, target=name, places=tuple(place), floor_ms=0.5, exact=True)
         for name in ("1_softmax", "2_mm")
     ]
     Extraction(problems=tuple(problems), left_out={"mm + mm": "one waits"}).write(folder / EXTRACTION)
@@ -107,8 +107,8 @@ def with_outcome(folder: Path) -> Path:
     return folder
 
 
-def test_what_became_of_the_model(tmp_path: Path) -> None:
-    assert outcome_of(tmp_path, made()) is None, "it is not compared yet"
+def test_the_outcome_has_ways_shapes_and_problems(tmp_path: Path) -> None:
+    assert outcome_of(tmp_path, made()) is None, "it is not verified yet"
     found = outcome_of(with_outcome(tmp_path), made())
     assert found is not None and found["passes"]
     assert [(each["name"], each["speedup"]) for each in found["ways"]] == [
@@ -150,7 +150,7 @@ class TestInBrowser(ChartsInBrowser):
         expect(page.locator("#outcome-cards .card")).to_have_text(
             [
                 "2.00xover eager [2.00, 2.00]",
-                "passedcheck that the outputs are the same",
+                "sameoutputs, compared with the original",
                 "1kernel installed",
                 re.compile("of the original time"),
             ]

@@ -1,4 +1,4 @@
-"""Kernels that are planted into a model: what is delivered, and what is not."""
+"""Which of several planted kernels are delivered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
 from search.optimize.searching import AcceptedKernel
 from search.optimize.stages import OptimizeRun
-from search.optimize.verification.process import load_package
+from search.optimize.verification.child_process import load_package
 from search.optimize.verification.record import Verification
 from tests.search.optimize.example_models import FAST, equally_long
 
@@ -62,11 +62,13 @@ def delivered(monkeypatch: pytest.MonkeyPatch, planted: dict[str, str]) -> tuple
     as eager: the problems' own code, and before what those of some functions return the text that is
     planted."""
 
-    async def kernels_for(making: OptimizeRun, profile: Profile, wholes: object, found: Extraction) -> object:
+    async def find_kernels(
+        run: OptimizeRun, profile: Profile, traced_models: object, found: Extraction
+    ) -> object:
         kernels = {}
         for each in found.problems:
             if function := next((name for name in FUNCTIONS if name in each.name), ""):
-                text = (making.folder / each.file).read_text().replace("class Model(", "class ModelNew(")
+                text = (run.folder / each.file).read_text().replace("class Model(", "class ModelNew(")
                 text = text.replace("return ", f"return {planted.get(function, '')} ", 1)
                 kernel = Kernel(source=text, language="triton")
                 kernels[each.name] = AcceptedKernel(
@@ -74,7 +76,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch, planted: dict[str, str]) -> tuple
                 )
         return kernels
 
-    monkeypatch.setattr(optimize, "kernels_for", kernels_for)
+    monkeypatch.setattr(optimize, "find_kernels", find_kernels)
     given = ["model=five.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
     assert main([*given, "compared=2", "library.use=false", "least_gain=0.0001", "targets=40"]) == 0
     [folder] = Path("outputs/optimize").iterdir()
@@ -86,7 +88,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch, planted: dict[str, str]) -> tuple
 
 
 def difference() -> float:
-    """Of what the delivered model gives from what the model does."""
+    """The largest difference between the outputs of the delivered and the original model."""
     [folder] = Path("outputs/optimize").iterdir()
     model = runpy.run_path("five.py")["Model"]().eval()
     inputs = torch.randn(4000, 8)
@@ -102,7 +104,7 @@ def test_of_five_kernels_the_wrong_one_is_not_delivered(monkeypatch: pytest.Monk
     verification, kernels = delivered(monkeypatch, {"exp": "1.01 *"})
     assert verification.passes and "exp" not in kernels
     [name] = [name for name in verification.left_out if "exp" in name]
-    assert "the model is another with it" in verification.left_out[name]
+    assert "the outputs differ with it" in verification.left_out[name]
     assert difference() < 1e-5
 
 

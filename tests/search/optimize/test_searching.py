@@ -1,4 +1,4 @@
-"""Kernels for a model's problems: what the library says, and where a campaign's budget goes."""
+"""Kernels for a model's problems: trying the library, and how a campaign spends its budget."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from evaluators.scheduler.pool import Pool
 from kernel_library.catalogue.library import FolderLibrary
 from search.campaign.slices import SearchProgress, Slice
 from search.optimize.extraction.problems import extract
-from search.optimize.searching import AcceptedKernel, LibraryAnswers, ModelRules, SavedTime, best_of, won
+from search.optimize.searching import (
+    AcceptedKernel,
+    LibraryAnswers,
+    ModelRules,
+    SavedTime,
+    accepted_kernel,
+    fastest_kernels,
+)
 from tests.search.optimize.example_models import rand
 from tests.search.optimize.extraction.test_problems import profile_of
-from tests.search.optimize.extraction.wholes import at_shapes, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, traced
 
 KERNEL = Kernel(source="x = 1", language="cpp")
 
@@ -34,17 +41,17 @@ def search(name: str, ms: float, *speedups: float, **fields: Any) -> SearchProgr
     return SearchProgress(problem=name, arm="search", weight=ms, slices=slices, **fields)
 
 
-def test_a_kernel_wins_when_it_is_surely_faster() -> None:
-    assert won(KERNEL, correct(2.0), "search") is not None
-    assert won(KERNEL, correct(1.01), "search") is None, "its interval has 1"
-    assert won(KERNEL, Evaluation(status=Status.INCORRECT), "search") is None
-    assert won(KERNEL, None, "search") is None
+def test_a_kernel_is_accepted_when_significantly_faster() -> None:
+    assert accepted_kernel(KERNEL, correct(2.0), "search") is not None
+    assert accepted_kernel(KERNEL, correct(1.01), "search") is None, "its interval contains 1"
+    assert accepted_kernel(KERNEL, Evaluation(status=Status.INCORRECT), "search") is None
+    assert accepted_kernel(KERNEL, None, "search") is None
 
 
 def test_the_lower_end_decides_between_two() -> None:
     sure = AcceptedKernel(kernel=KERNEL, speedup=2.0, low=1.9, high=2.1, origin="search")
     lucky = AcceptedKernel(kernel=KERNEL, speedup=3.0, low=1.1, high=9.0, origin="library softmax/cpp")
-    assert best_of({"a": [None, lucky, sure], "b": [None]}) == {"a": sure}
+    assert fastest_kernels({"a": [None, lucky, sure], "b": [None]}) == {"a": sure}
 
 
 def test_the_budget_goes_where_the_model_gains_most() -> None:
@@ -68,16 +75,17 @@ def test_a_kernel_that_is_slower_than_eager_saves_nothing() -> None:
     assert SavedTime().choose([hopeless], {}) is hopeless, "where nothing else is left"
 
 
-def test_a_search_ends_when_the_model_can_gain_no_more() -> None:
+def test_a_search_ends_when_the_model_cannot_gain_more() -> None:
     rules = ModelRules(total_ms=100.0, model_gain=0.01)
     assert rules.why(search("x", 10.0, 1.0, ceiling=4.0)) == ""
-    assert rules.why(search("x", 10.0, 3.5, ceiling=4.0)) == "the model could gain 0.4% more here"
+    why = rules.why(search("x", 10.0, 3.5, ceiling=4.0))
+    assert why == "at most 0.4% of the model's time could still be saved here"
     assert rules.why(search("x", 10.0, 1.0)) == "", "the roofline is not known"
     assert rules.why(search("x", 10.0, 3.9, ceiling=4.0)).endswith("of the roofline")
 
 
 class StubPool:
-    """Says of each kernel that it is twice as fast, and counts."""
+    """Judges every kernel as twice as fast, and counts."""
 
     def __init__(self) -> None:
         self.evaluated: list[Kernel] = []
@@ -93,7 +101,7 @@ class StubPool:
 
 
 def test_the_library_is_asked_once(tmp_path: Path) -> None:
-    made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
+    made = traced(lambda x: torch.softmax(x, -1), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []
@@ -103,11 +111,11 @@ def test_the_library_is_asked_once(tmp_path: Path) -> None:
         best = asyncio.run(answers.ask(cast(Pool, pool), found.problems[0], problem))
         assert best is not None and best.origin == "library softmax/cpp"
     assert len(pool.evaluated) == 1, "the second time it is known"
-    assert said == ["1_softmax: softmax/cpp of the library: 2.00x"] * 2
+    assert said == ["1_softmax: library kernel softmax/cpp: 2.00x"] * 2
 
 
 def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Path) -> None:
-    made = whole(lambda x: torch.softmax(x.cumsum(0), -1).cumsum(0), rand(64, 64))
+    made = traced(lambda x: torch.softmax(x.cumsum(0), -1).cumsum(0), rand(64, 64))
     found = extract(profile_of(made), [made], tmp_path, most=4, gain=0.0)
     answers = LibraryAnswers(tmp_path, FolderLibrary(str(tmp_path / "library")), [made], lambda line: None)
     pool = StubPool()
@@ -119,11 +127,11 @@ def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Pat
     best = asyncio.run(ask())
     without = [each.name for each, one in zip(found.problems, best, strict=True) if one is None]
     assert without and len(without) < len(best)
-    opened = [Path(name).stem for name in pool.opened[1:]]  # the first says what the device is
+    opened = [Path(name).stem for name in pool.opened[1:]]  # the first call asks for the device
     assert opened and not set(opened) & set(without)
 
 
-def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
+def test_the_librarys_kernel_is_adapted_to_all_shapes(tmp_path: Path) -> None:
     made = at_shapes(
         lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y),
         (rand(4, 8), rand(4, 3)),
@@ -138,14 +146,14 @@ def test_the_librarys_kernel_is_written_for_all_shapes(tmp_path: Path) -> None:
     assert ["reshape([-1, 4])" in each.source for each in pool.evaluated] == [True]
 
 
-def test_a_problem_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
+def test_a_problem_that_cannot_be_judged_is_reported(tmp_path: Path) -> None:
     from evaluators.device.child_processes import UnfitProblem
 
     class Unfit(StubPool):
         async def describe(self, problem: Problem) -> dict[str, str]:
             raise UnfitProblem("zeros pass")
 
-    made = whole(lambda x: torch.softmax(x, -1), rand(4, 8))
+    made = traced(lambda x: torch.softmax(x, -1), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""A model's forward as a graph: the calls, their tensors, and what cannot be written as one."""
+"""A model's forward as a graph: its calls and tensors, and what cannot be captured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 from evaluators.base.usage_error import UsageError
 from search.optimize.extraction.graph import run
 from tests.search.optimize.example_models import Mlp, rand
-from tests.search.optimize.extraction.wholes import whole
+from tests.search.optimize.extraction.traced_models import traced
 
 
 class Tied(nn.Module):
-    """One weight under two names, a buffer, and a tensor that is neither."""
+    """One weight with two names, a buffer, and a plain tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class Tied(nn.Module):
         return {"out": self.second(self.first(x)) + self.shift * self.loose, "kept": 3}
 
 
-def test_it_has_the_calls_and_gives_what_the_model_gives() -> None:
-    made = whole(Mlp(twice=True), rand(4, 8))
+def test_the_graph_has_the_calls_and_the_models_outputs() -> None:
+    made = traced(Mlp(twice=True), rand(4, 8))
     assert made.graph.operators == [call.operator for call in made.run.calls]
     found = run(made.graph, made.model, made.graph.leaves)
     for node, wanted in zip(made.graph.leaves, made.model.run(), strict=True):
@@ -37,34 +37,34 @@ def test_it_has_the_calls_and_gives_what_the_model_gives() -> None:
 
 
 def test_weights_have_their_names_and_only_other_tensors_are_constants() -> None:
-    made = whole(Tied(), rand(2, 4))
+    made = traced(Tied(), rand(2, 4))
     read = {str(node.target) for node in made.graph.graph.nodes if node.op == "get_attr"}
     assert read == {"first.weight", "shift", "_constant_0"}
     assert [each.tolist() for each in made.graph.constants.values()] == [[2.0] * 4]
-    assert made.graph.leaves[1] == 3, "what is no tensor stays as it is"
+    assert made.graph.leaves[1] == 3, "a leaf that is not a tensor is unchanged"
 
 
-def test_calls_in_place_stay_in_their_order() -> None:
+def test_in_place_calls_keep_their_order() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         before = y + 1
         y.add_(5)
         return before * y
 
-    made = whole(model, rand(3))
+    made = traced(model, rand(3))
     [node] = made.graph.leaves
     assert torch.equal(run(made.graph, made.model, [node])[node], model(rand(3)))
 
 
-def test_a_number_that_is_read_is_kept() -> None:
+def test_a_number_that_the_model_reads_is_recorded() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if bool((x > 0).all()) else x
 
-    made = whole(model, rand(3) + 1)
+    made = traced(model, rand(3) + 1)
     assert list(made.graph.reads.values()) == [True]
 
 
-def test_a_weight_that_is_seen_past_its_parameter_is_a_view_of_it() -> None:
+def test_an_alias_of_a_weight_becomes_a_view() -> None:
     layer = nn.Linear(4, 4)
 
     class Model(nn.Module):
@@ -75,17 +75,17 @@ def test_a_weight_that_is_seen_past_its_parameter_is_a_view_of_it() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.layer.weight.data
 
-    made = whole(Model(), rand(2, 4))
+    made = traced(Model(), rand(2, 4))
     assert not made.graph.constants, "no weight is copied"
 
 
-def test_a_size_that_the_model_leaves_open_is_that_of_the_run() -> None:
-    made = whole(lambda x: x.view(3, -1).exp(), rand(2, 6))
+def test_an_inferred_size_is_that_of_the_run() -> None:
+    made = traced(lambda x: x.view(3, -1).exp(), rand(2, 6))
     assert made.graph.calls[0].args[1] == [3, 4]
 
 
-def test_an_expansion_names_the_sizes_that_it_changes() -> None:
-    made = whole(lambda x: x.expand(4, 2, 3) * x.expand(1, 2, 3) + x.expand(2, 3), rand(1, 3))
+def test_an_expand_names_the_sizes_that_it_changes() -> None:
+    made = traced(lambda x: x.expand(4, 2, 3) * x.expand(1, 2, 3) + x.expand(2, 3), rand(1, 3))
     named = [node.args[1] for node in made.graph.calls if "expand" in str(node.target)]
     assert named == [[4, 2, -1], [1, 2, -1], [2, -1]]
     assert torch.equal(
@@ -93,32 +93,34 @@ def test_an_expansion_names_the_sizes_that_it_changes() -> None:
     )
 
 
-def test_what_is_computed_past_the_dispatcher_is_told() -> None:
+def test_a_computation_that_bypasses_the_dispatcher_is_reported() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy((x * 2).numpy()) + 1
 
-    with pytest.raises(UsageError, match="made past the dispatcher"):
-        whole(model, rand(3))
+    with pytest.raises(UsageError, match="bypassed the dispatcher"):
+        traced(model, rand(3))
 
 
-def test_a_forward_that_could_not_begin_again_is_told() -> None:
+def test_a_forward_that_cannot_be_restarted_is_reported() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)
         return x * 2 if bool((x > 0).all()) else x
 
     with pytest.raises(UsageError, match="changes its inputs or weights, and reads a number"):
-        whole(model, rand(3))
+        traced(model, rand(3))
 
 
-def test_shapes_that_depend_on_numbers_are_told() -> None:
-    with pytest.raises(UsageError, match=r"aten\.nonzero\.default gives has a shape that depends"):
-        whole(lambda x: x.nonzero() * 2, rand(3))
-    with pytest.raises(UsageError, match=r"aten\.index\.Tensor gives has a shape that depends"):
-        whole(lambda x: x[x > 0] * 2, rand(3))
-    assert whole(lambda x: x[torch.tensor([0, 2])] * 2, rand(3)).graph.calls
+def test_shapes_that_depend_on_values_are_reported() -> None:
+    with pytest.raises(
+        UsageError, match=r"shape of aten\.nonzero\.default depends on the values in a tensor"
+    ):
+        traced(lambda x: x.nonzero() * 2, rand(3))
+    with pytest.raises(UsageError, match=r"aten\.index\.Tensor depends on the values in a tensor"):
+        traced(lambda x: x[x > 0] * 2, rand(3))
+    assert traced(lambda x: x[torch.tensor([0, 2])] * 2, rand(3)).graph.calls
 
 
-def test_two_runs_with_other_calls_are_told() -> None:
+def test_two_runs_with_different_calls_are_reported() -> None:
     calls = []
 
     def model(x: torch.Tensor) -> torch.Tensor:
@@ -126,4 +128,4 @@ def test_two_runs_with_other_calls_are_told() -> None:
         return x * 2 if len(calls) % 2 else x + 2
 
     with pytest.raises(UsageError, match="two runs call different operators"):
-        whole(model, rand(3))
+        traced(model, rand(3))

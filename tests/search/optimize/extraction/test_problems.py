@@ -1,4 +1,4 @@
-"""Targets as problems: their text, their inputs, and which are made."""
+"""Targets become problems: their code, their inputs, and which are extracted."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from torch import nn
 
 from evaluators.reference.loading import load_module, load_problem, make_inputs, own_dtype
-from search.optimize.extraction.draws import DRAWN, draw_of
+from search.optimize.extraction.distributions import DRAWN, distribution_of
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import Extracted, Extraction
-from search.optimize.extraction.whole import Whole
-from search.optimize.installation.placement import assigned
+from search.optimize.extraction.record import ExtractedProblem, Extraction
+from search.optimize.extraction.traced_model import TracedModel
+from search.optimize.installation.placement import assign_places
 from search.optimize.profiling.chains import find_chains
 from search.optimize.profiling.record import Bound, Profile, SiteTime, Target, TargetCase
-from search.optimize.profiling.targets import common_site, merged
+from search.optimize.profiling.targets import common_site, merge_shapes
 from tests.search.optimize.example_models import Mlp, rand
-from tests.search.optimize.extraction.wholes import at_shapes, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, traced
 
 
-def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
-    """Each call takes as long, and each target could be as fast; at each of the model's shapes."""
-    weights = [each.model.weight for each in wholes]
-    targets = merged([targets_of(each, ms=ms, floor_ms=floor_ms) for each in wholes], weights)
-    calls = [len(each.run.calls) for each in wholes]
+def profile_of(*traced_models: TracedModel, ms: float = 1.0, floor_ms: float = 0.1) -> Profile:
+    """A profile in which all calls take `ms` and could take `floor_ms`, at each of the model's shapes."""
+    weights = [each.model.weight for each in traced_models]
+    targets = merge_shapes([targets_of(each, ms=ms, floor_ms=floor_ms) for each in traced_models], weights)
+    calls = [len(each.run.calls) for each in traced_models]
     return Profile(
         model="tiny",
         device="cpu",
@@ -42,7 +42,7 @@ def profile_of(*wholes: Whole, ms: float = 1.0, floor_ms: float = 0.1) -> Profil
     )
 
 
-def targets_of(made: Whole, *, ms: float, floor_ms: float) -> list[Target]:
+def targets_of(made: TracedModel, *, ms: float, floor_ms: float) -> list[Target]:
     groups = [(place,) for place in range(len(made.run.calls))]
     groups += [each.places for each in find_chains(made.run)]
     by_operators: dict[tuple[str, ...], dict[tuple[str, ...], list[tuple[int, ...]]]] = {}
@@ -77,7 +77,7 @@ def targets_of(made: Whole, *, ms: float, floor_ms: float) -> list[Target]:
 
 
 class Two(nn.Module):
-    """Two MLPs of one form, one of another width."""
+    """Two equal MLPs and one of another width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Two(nn.Module):
 
 
 def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> None:
-    made = whole(Two(), rand(4, 8))
+    made = traced(Two(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     problem = next(each for each in found.problems if each.target == "addmm + gelu")
     assert (len(problem.places), problem.exact) == (2, True)
@@ -106,7 +106,7 @@ def test_the_problem_is_the_models_code_with_its_own_inputs(tmp_path: Path) -> N
     assert float(weight.std()) == pytest.approx(float(own.std()), rel=0.3)
 
 
-def test_of_a_chain_behind_a_matmul_what_is_elementwise_is_a_problem_too(tmp_path: Path) -> None:
+def test_the_elementwise_part_of_a_matmul_chain_is_a_problem_too(tmp_path: Path) -> None:
     class Swish(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -116,22 +116,22 @@ def test_of_a_chain_behind_a_matmul_what_is_elementwise_is_a_problem_too(tmp_pat
             inner = self.fc(x)
             return inner * torch.sigmoid(inner) + 1
 
-    made = whole(Swish(), rand(4, 8))
+    made = traced(Swish(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     searched = [each.target for each in found.problems if each.searched]
     assert searched == ["addmm + sigmoid + mul.Tensor + add.Tensor", "sigmoid + mul.Tensor + add.Tensor"]
     both = {each: each.places for each in found.problems}
     larger, smaller = both
-    assert assigned({larger.name: 1.0, smaller.name: 2.0}, found.problems) == {smaller: smaller.places}
+    assert assign_places({larger.name: 1.0, smaller.name: 2.0}, found.problems) == {smaller: smaller.places}
 
 
-def test_another_shape_is_a_case_and_another_code_a_problem(tmp_path: Path) -> None:
+def test_a_new_shape_is_a_case_and_new_code_a_problem(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.exp(), y.exp(), torch.softmax(x, -1), torch.softmax(x, 0)
 
-    made = whole(model, rand(4, 8), rand(2, 3))
+    made = traced(model, rand(4, 8), rand(2, 3))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
-    by_target: dict[str, list[Extracted]] = {}
+    by_target: dict[str, list[ExtractedProblem]] = {}
     for each in found.problems:
         by_target.setdefault(each.target, []).append(each)
     assert len(by_target["_softmax"]) == 2
@@ -157,7 +157,7 @@ def test_places_at_several_shapes_are_cases_of_one_problem(tmp_path: Path) -> No
     assert Extraction.read(tmp_path / "extraction.json") == found
 
 
-def test_a_size_that_follows_from_others_is_left_open(tmp_path: Path) -> None:
+def test_a_size_that_differs_between_shapes_is_inferred(tmp_path: Path) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.mm(x.view(x.shape[0] * 2, 4), x[:2].view(4, 4)).tanh()
 
@@ -173,8 +173,8 @@ def test_a_size_that_follows_from_others_is_left_open(tmp_path: Path) -> None:
     assert "reshape([8, 4])" in (tmp_path / alone.file).read_text(), "one shape has its sizes"
 
 
-def test_a_size_that_the_model_leaves_open_is_not_left_open_twice(tmp_path: Path) -> None:
-    """Attention takes its heads apart with a batch that is named and a length that follows from it."""
+def test_two_inferred_sizes_make_two_problems(tmp_path: Path) -> None:
+    """Attention splits heads with a fixed batch size and an inferred length."""
     made = at_shapes(
         lambda x: x.view(x.shape[0], -1, 4).transpose(1, 2).exp(), (rand(2, 24),), (rand(6, 24),)
     )
@@ -184,14 +184,14 @@ def test_a_size_that_the_model_leaves_open_is_not_left_open_twice(tmp_path: Path
 
 
 def test_a_product_of_four_dimensions_is_one_problem_at_two_batches(tmp_path: Path) -> None:
-    """PyTorch expands what it multiplies to the sizes that it has."""
+    """PyTorch expands the factors to the sizes they already have."""
     made = at_shapes(lambda x: torch.softmax(x @ x.mT, -1), (rand(2, 3, 4, 5),), (rand(6, 3, 4, 5),))
     [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
     assert problem.target == "bmm + _softmax" and {each.shape for each in problem.places} == {0, 1}
     assert "expand" not in (tmp_path / problem.file).read_text(), "it changes no size"
 
 
-def test_a_group_norm_takes_its_sizes_from_what_it_is_given(tmp_path: Path) -> None:
+def test_a_group_norm_takes_its_sizes_from_its_input(tmp_path: Path) -> None:
     made = at_shapes(nn.GroupNorm(2, 4), (rand(1, 4, 3, 3),), (rand(2, 4, 5, 3),))
     [problem] = extract(profile_of(*made), made, tmp_path, most=8, gain=0.001).problems
     assert problem.exact and [each.shape for each in problem.places] == [0, 1]
@@ -218,8 +218,8 @@ def test_inputs_are_laid_out_as_those_of_their_shape(tmp_path: Path) -> None:
         assert (x.shape, x.stride()) == (own.shape, own.stride())
 
 
-def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(tmp_path: Path) -> None:
-    made = whole(Two(), rand(4, 8))
+def test_the_limit_does_not_apply_to_library_problems(tmp_path: Path) -> None:
+    made = traced(Two(), rand(4, 8))
     profile = profile_of(made)
     only = extract(profile, [made], tmp_path, most=1, gain=0.001)
     assert [each.searched for each in only.problems] == [True]
@@ -228,10 +228,12 @@ def test_the_limit_is_of_what_is_searched_and_the_library_is_asked_all_the_same(
     assert not extract(profile, [made], tmp_path, most=8, gain=100.0).problems
 
 
-def test_why_a_target_is_no_problem_is_kept(tmp_path: Path) -> None:
-    made = whole(Mlp(), rand(4, 8))
+def test_the_reason_for_a_left_out_target_is_stored(tmp_path: Path) -> None:
+    made = traced(Mlp(), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
-    assert found.left_out == {"addmm + gelu + addmm": "one matmul or convolution waits for all of another"}
+    assert found.left_out == {
+        "addmm + gelu + addmm": "one matmul or convolution needs all results of another"
+    }
     found.write(tmp_path / "extraction.json")
     assert Extraction.read(tmp_path / "extraction.json") == found
 
@@ -240,7 +242,7 @@ def test_tensors_of_two_types_keep_them(tmp_path: Path) -> None:
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y
 
-    made = whole(model, rand(3), rand(3).bfloat16())
+    made = traced(model, rand(3), rand(3).bfloat16())
     found = extract(profile_of(made), [made], tmp_path, most=8, gain=0.001)
     (problem,) = found.problems
     module = load_module((tmp_path / problem.file).read_text(), {})
@@ -249,42 +251,45 @@ def test_tensors_of_two_types_keep_them(tmp_path: Path) -> None:
     assert (dtype, [each.dtype for each in drawn]) == ("bfloat16", [torch.float32, torch.bfloat16])
 
 
-class TestDraws:
-    def test_floats_have_the_spread_of_the_tensor(self) -> None:
+class TestDistributions:
+    def test_floats_have_the_distribution_of_the_tensor(self) -> None:
         tensor = torch.where(torch.rand(1000) < 0.5, 0.0, 3 + torch.randn(1000)).clamp(min=0)
-        found = draw_of([tensor])
+        found = distribution_of([tensor])
         assert found.zeros == pytest.approx(0.5, abs=0.1)
         assert (found.mean, found.std) == (pytest.approx(3, abs=0.2), pytest.approx(1, abs=0.2))
         assert found.low == 0.0
 
-    def test_a_mask_has_its_share(self) -> None:
+    def test_a_mask_has_its_share_of_minus_infinity(self) -> None:
         mask = torch.zeros(10, 10).masked_fill(torch.ones(10, 10).triu(1).bool(), float("-inf"))
-        found = draw_of([mask])
+        found = distribution_of([mask])
         assert found.masked == pytest.approx(0.45)
         assert "masked=0.45" in found.code("X")
 
-    def test_whole_numbers_stay_in_their_range(self) -> None:
-        assert draw_of([torch.tensor([3, 7, 5])]).code("X") == "torch.randint(3, 8, X, dtype=torch.int64)"
-        assert draw_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
+    def test_integers_stay_in_their_range(self) -> None:
+        assert (
+            distribution_of([torch.tensor([3, 7, 5])]).code("X")
+            == "torch.randint(3, 8, X, dtype=torch.int64)"
+        )
+        assert distribution_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
 
     def test_strides_are_the_tensors(self) -> None:
-        assert draw_of([rand(3, 4).t()]).strides == (1, 4)
-        assert draw_of([rand(3, 1).expand(3, 4)]).strides == ()
+        assert distribution_of([rand(3, 4).t()]).strides == (1, 4)
+        assert distribution_of([rand(3, 1).expand(3, 4)]).strides == ()
 
     def test_a_range_that_ends_at_zero_is_drawn(self) -> None:
-        """As what a ReLU gives is."""
-        code = draw_of([torch.tensor([0.0, 1, 2, 3])]).code("(50,)")
+        """Like the output of a ReLU."""
+        code = distribution_of([torch.tensor([0.0, 1, 2, 3])]).code("(50,)")
         names: dict[str, Any] = {"torch": torch}
         exec(f"{DRAWN}\nfound = {code}", names)
         assert names["found"].min() == 0 and 0 < names["found"].max() <= 3
 
     def test_a_constant_is_drawn_around_it(self) -> None:
-        found = draw_of([torch.ones(4)])
+        found = distribution_of([torch.ones(4)])
         assert (found.mean, found.std, found.low) == (1.0, 0.1, pytest.approx(0.7))
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_what_cannot_be_drawn(self, value: float) -> None:
+    def test_tensors_that_cannot_be_drawn_are_refused(self, value: float) -> None:
         with pytest.raises(ValueError, match="the model has"):
-            draw_of([torch.tensor([1.0, value])])
-        with pytest.raises(ValueError, match="are not drawn"):
-            draw_of([torch.ones(2, dtype=torch.complex64)])
+            distribution_of([torch.tensor([1.0, value])])
+        with pytest.raises(ValueError, match="cannot be drawn"):
+            distribution_of([torch.ones(2, dtype=torch.complex64)])

@@ -1,4 +1,4 @@
-"""Forwards as CUDA graphs: the same answers, whatever happens to inputs, weights and models."""
+"""Forwards as CUDA graphs keep the outputs when inputs, weights and models change."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from search.optimize.extraction.whole import Whole, whole_of
+from search.optimize.extraction.traced_model import TracedModel, trace_model
 from search.optimize.installation.graphs import ForwardGraph
 from search.optimize.installation.package import set_way
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.installation.test_package import Blocks, plan, same, written
 
-WORDS = "not as a CUDA graph"
+WORDS = "without a CUDA graph"
 
 
 class Layers(nn.Module):
-    """Without a number that is read."""
+    """A model that reads no number from a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Layers(nn.Module):
         return {"out": x, "last": x[0]}
 
 
-def on_gpu(model: nn.Module) -> Whole:
-    return whole_of(replace(loaded(model.cuda().eval(), rand(4, 8).cuda()), device="cuda"))
+def on_gpu(model: nn.Module) -> TracedModel:
+    return trace_model(replace(loaded(model.cuda().eval(), rand(4, 8).cuda()), device="cuda"))
 
 
 def graphs(model: nn.Module) -> list[Any]:
@@ -42,8 +42,8 @@ def graphs(model: nn.Module) -> list[Any]:
 
 
 @torch.no_grad()
-def test_on_a_cpu_there_is_none(tmp_path: Path) -> None:
-    made = whole_of(loaded(Blocks().eval(), rand(4, 8)))
+def test_on_a_cpu_no_graph_is_recorded(tmp_path: Path) -> None:
+    made = trace_model(loaded(Blocks().eval(), rand(4, 8)))
     model, wanted = made.model.module, made.model.module(rand(4, 8))
     optimized, _ = written(tmp_path, made)
     set_way(tmp_path, as_graph=True, in_compiled=None)
@@ -54,7 +54,7 @@ def test_on_a_cpu_there_is_none(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @torch.no_grad()
-def test_replays_give_the_models_answers(tmp_path: Path) -> None:
+def test_replays_give_the_models_outputs(tmp_path: Path) -> None:
     made = on_gpu(Layers())
     model = made.model.module
     plain = copy.deepcopy(model)
@@ -98,7 +98,9 @@ def test_weights_are_the_models_own(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @torch.no_grad()
-def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forward_that_cannot_be_recorded_runs_without_a_graph(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made = on_gpu(Blocks())
     model, x = made.model.module, torch.randn(4, 8, device="cuda")
     wanted = model(x)
@@ -110,7 +112,7 @@ def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.Log
     assert torch.randn(4, device="cuda").isfinite().all(), "random numbers can be drawn again"
     big = torch.full((4, 8), 1e9, device="cuda")
     own = model(big)
-    assert plan(model).fallbacks, "the number that it reads is another"
+    assert plan(model).fallbacks, "it reads a different number"
     optimized.unload(model)
     assert same(own, model(big))
 
@@ -118,8 +120,8 @@ def test_what_cannot_be_recorded_runs_without(tmp_path: Path, caplog: pytest.Log
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @torch.no_grad()
-def test_what_a_matrix_product_works_in_is_the_graphs_own() -> None:
-    """Whoever empties PyTorch's list of cuBLAS's workspaces, and ends other graphs, frees none of it."""
+def test_cublas_workspaces_belong_to_the_graph() -> None:
+    """Clearing PyTorch's cuBLAS workspaces, or ending another graph, does not free them."""
     left, right = (torch.randn(2, 256, 65536, device="cuda") for _ in range(2))
     made = [ForwardGraph(lambda x: [x[0] @ x[1].T], [left], []) for _ in range(2)]
     wanted = right[0] @ right[1].T

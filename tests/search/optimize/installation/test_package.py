@@ -1,4 +1,4 @@
-"""The folder `optimized/`: the same model with kernels, its way back, and that it needs nothing of ours."""
+"""The folder `optimized/`: the same outputs with kernels, the fallback, and no dependency on Ideatree."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torch import nn
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.record import Extracted
-from search.optimize.extraction.whole import Whole
+from search.optimize.extraction.record import ExtractedProblem
+from search.optimize.extraction.traced_model import TracedModel
 from search.optimize.installation.package import set_way, write_package
-from search.optimize.verification.process import load_package
+from search.optimize.verification.child_process import load_package
 from tests.search.optimize.example_models import Mlp, rand
 from tests.search.optimize.extraction.test_problems import profile_of
-from tests.search.optimize.extraction.wholes import at_shapes, whole
+from tests.search.optimize.extraction.traced_models import at_shapes, traced
 
 
 class Blocks(nn.Module):
-    """Two MLPs with a norm before each, and a number that is read."""
+    """Two MLPs with a norm before each; reads a number from a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Blocks(nn.Module):
         return {"out": x * scale, "last": x[0]}
 
 
-def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
-    """The package, with a copy of each problem's own code as its kernel."""
+def written(folder: Path, made: TracedModel) -> tuple[Any, dict[str, ExtractedProblem]]:
+    """The package, with each problem's reference as its kernel."""
     chosen = [
         each for each in _extracted(folder, made) if each.target in ("addmm + gelu", "native_layer_norm")
     ]
@@ -52,11 +52,11 @@ def written(folder: Path, made: Whole) -> tuple[Any, dict[str, Extracted]]:
     return load_package(folder), {each.target: each for each in chosen}
 
 
-def _extracted(folder: Path, made: Whole) -> Sequence[Extracted]:
+def _extracted(folder: Path, made: TracedModel) -> Sequence[ExtractedProblem]:
     return extract(profile_of(made), [made], folder, most=9, gain=0.001).problems
 
 
-def kernels_of(folder: Path, problems: list[Extracted]) -> Mapping[str, Kernel]:
+def kernels_of(folder: Path, problems: list[ExtractedProblem]) -> Mapping[str, Kernel]:
     return {
         each.name: Kernel(
             source=(folder / each.file).read_text().replace("class Model(", "class ModelNew("),
@@ -75,8 +75,8 @@ def plan(model: nn.Module) -> Any:
 
 
 @torch.no_grad()
-def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+def test_the_outputs_are_the_same_and_each_kernel_runs(tmp_path: Path) -> None:
+    made = traced(Blocks(), rand(4, 8))
     model = made.model.module
     names, wanted = list(model.state_dict()), model(rand(4, 8))
     optimized, problems = written(tmp_path, made)
@@ -95,7 +95,7 @@ def test_it_is_the_same_model_and_each_kernel_runs(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -> None:
-    made = whole(Mlp(), x := rand(4, 8))
+    made = traced(Mlp(), x := rand(4, 8))
     [problem] = (each for each in _extracted(tmp_path, made) if each.target == "addmm + gelu")
     kernels = kernels_of(tmp_path, [problem])
     wrong = {
@@ -115,13 +115,17 @@ def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -
     set_way(tmp_path, as_graph=False, in_compiled=[problem.name], own_in_compiled=True)
     torch._dynamo.reset()
     load_package(tmp_path).load(model)
-    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), wanted), "its own forward"
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), wanted), (
+        "the original forward"
+    )
     assert not torch.allclose(model(x), wanted) and not plan(model).fallbacks
 
 
 @torch.no_grad()
-def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = whole(Blocks(), rand(4, 8))
+def test_everything_else_falls_back_to_the_original_forward(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = traced(Blocks(), rand(4, 8))
     optimized, _ = written(tmp_path, made)
     own = copy.deepcopy(made.model.module)
     model = optimized.load(made.model.module)
@@ -130,7 +134,7 @@ def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytes
     assert same(model.double()(rand(4, 8).double()), own.double()(rand(4, 8).double()))
     model.float()
     large = rand(4, 8) + 2e6
-    assert same(model(large), own.float()(large)), "the model reads another number"
+    assert same(model(large), own.float()(large)), "the model reads a different number"
     assert same(model.train()(rand(4, 8)), own(rand(4, 8)))
     model.eval()
     with torch.enable_grad():
@@ -138,12 +142,12 @@ def test_everything_else_is_the_models_own_forward(tmp_path: Path, caplog: pytes
     assert model.norm.weight.grad is not None
     reasons = list(plan(model).fallbacks)
     assert [reason.split()[0] for reason in reasons] == ["a", "other", "the", "True", "the", "gradients"]
-    assert len(caplog.records) == len(reasons), "each is said once"
+    assert len(caplog.records) == len(reasons), "each is logged once"
 
 
 @torch.no_grad()
 @torch.no_grad()
-def test_weights_of_another_type_are_for_the_models_own_forward(tmp_path: Path) -> None:
+def test_weights_of_another_dtype_fall_back(tmp_path: Path) -> None:
     class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -153,14 +157,14 @@ def test_weights_of_another_type_are_for_the_models_own_forward(tmp_path: Path) 
         def forward(self, x: torch.Tensor) -> Any:
             return {"out": self.norm(self.table(x))}
 
-    optimized, _ = written(tmp_path, made := whole(Words(), torch.tensor([1, 3])))
+    optimized, _ = written(tmp_path, made := traced(Words(), torch.tensor([1, 3])))
     model = optimized.load(made.model.module).half()
     assert model(torch.tensor([1, 3]))["out"].dtype == torch.float16
-    assert [*plan(model).fallbacks] == ["the weights have another type, or are on another device"]
+    assert [*plan(model).fallbacks] == ["the weights have another dtype or are on another device"]
 
 
 def test_kernels_can_be_left_out(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+    made = traced(Blocks(), rand(4, 8))
     optimized, problems = written(tmp_path, made)
     wanted = made.model.module(rand(4, 8))
     out = problems["addmm + gelu"].name
@@ -170,7 +174,7 @@ def test_kernels_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    optimized, _ = written(tmp_path, whole(Blocks(), rand(4, 8)))
+    optimized, _ = written(tmp_path, traced(Blocks(), rand(4, 8)))
     with pytest.raises(ValueError, match="the module blocks is None; it must be ModuleList"):
         optimized.load(Mlp())
     hooked, other = Blocks(), Blocks()
@@ -184,30 +188,30 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         optimized.load(Blocks().double())
 
 
-def test_results_that_cannot_be_written_down_are_told() -> None:
-    with pytest.raises(UsageError, match="no kernel can be put into it: its output has a set"):
-        whole(lambda x: (x.exp(), {1, 2}), rand(3))
+def test_results_that_cannot_be_serialised_are_reported() -> None:
+    with pytest.raises(UsageError, match="kernels cannot be installed: its output contains a set"):
+        traced(lambda x: (x.exp(), {1, 2}), rand(3))
 
 
-def test_what_nobody_reads_is_left_out(tmp_path: Path) -> None:
+def test_unread_calls_are_dropped(tmp_path: Path) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         x.exp()
         torch.arange(3).sum().item()
         return x * 2
 
-    write_package(tmp_path, [whole(model, rand(3))], {}, {})
+    write_package(tmp_path, [traced(model, rand(3))], {}, {})
     code = (tmp_path / "optimized" / "forward.py").read_text()
     assert "mul" in code and not any(word in code for word in ("exp", "arange", "check("))
 
 
 @torch.no_grad()
-def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
+def test_replaced_in_place_calls_are_dropped(tmp_path: Path) -> None:
     def model(x: torch.Tensor) -> Any:
         kept = x.exp()
         kept.add_(1)
         return (kept * 2).relu_() + 1, kept
 
-    made = whole(model, rand(3))
+    made = traced(model, rand(3))
     problem = next(
         each
         for each in extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
@@ -215,13 +219,13 @@ def test_calls_in_place_go_with_what_a_kernel_replaces(tmp_path: Path) -> None:
     )
     write_package(tmp_path, [made], kernels_of(tmp_path, [problem]), {problem: problem.places})
     code = (tmp_path / "optimized" / "forward.py").read_text()
-    assert "aten.relu_" not in code and "aten.add_" in code, "what a kernel computes is computed once"
+    assert "aten.relu_" not in code and "aten.add_" in code, "replaced operators are not computed again"
     found = load_package(tmp_path).load(made.model.module)(rand(3))
     assert all(torch.equal(*pair) for pair in zip(found, model(rand(3)), strict=True))
 
 
-def at_two(folder: Path) -> tuple[Any, list[Whole], Extracted, Kernel]:
-    """A model at two shapes, with a problem that has a place at each, whose own code is its kernel."""
+def at_two(folder: Path) -> tuple[Any, list[TracedModel], ExtractedProblem, Kernel]:
+    """A model at two shapes, and a problem with a place at each; its reference is the kernel."""
     made = at_shapes(Blocks(), (rand(4, 8),), (rand(6, 8),))
     found = extract(profile_of(*made), made, folder, most=9, gain=0.001).problems
     [norm] = [each for each in found if each.target == "native_layer_norm"]
@@ -231,7 +235,7 @@ def at_two(folder: Path) -> tuple[Any, list[Whole], Extracted, Kernel]:
 
 
 @torch.no_grad()
-def test_each_shape_has_a_forward_of_its_own(tmp_path: Path) -> None:
+def test_each_shape_has_its_own_forward(tmp_path: Path) -> None:
     optimized, made, norm, _ = at_two(tmp_path)
     own = copy.deepcopy(made[0].model.module)
     model = optimized.load(made[0].model.module)
@@ -260,9 +264,9 @@ def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> Non
         assert plan(model).kernels[norm.name].calls == calls and not plan(model).fallbacks
 
 
-def test_compiled_code_finds_the_strides_that_it_was_told(tmp_path: Path) -> None:
-    """A kernel may leave other strides than the operators that it stands for."""
-    made = whole(lambda x: (x * 2).exp(), rand(4, 3))
+def test_compiled_code_gets_the_strides_it_expects(tmp_path: Path) -> None:
+    """A kernel may return other strides than the operators that it replaces."""
+    made = traced(lambda x: (x * 2).exp(), rand(4, 3))
     [problem] = extract(profile_of(made), [made], tmp_path, most=9, gain=0.001).problems
     [kernel] = kernels_of(tmp_path, [problem]).values()
     other = replace(kernel, source=kernel.source.replace("return exp", "return exp.t().contiguous().t()"))
@@ -273,8 +277,8 @@ def test_compiled_code_finds_the_strides_that_it_was_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_it_needs_nothing_of_this_project(tmp_path: Path) -> None:
-    made = whole(Blocks(), rand(4, 8))
+def test_the_package_works_without_ideatree(tmp_path: Path) -> None:
+    made = traced(Blocks(), rand(4, 8))
     written(tmp_path, made)
     torch.save(made.model.module.state_dict(), tmp_path / "weights.pt")
     source = Path(__file__).read_text()

@@ -1,4 +1,4 @@
-"""Which of the kernels that share calls of a model go into it."""
+"""Which of the kernels that share calls are placed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import random
 import time
 from itertools import chain, combinations
 
-from search.optimize.extraction.record import Extracted, Place
-from search.optimize.installation.placement import assigned
+from search.optimize.extraction.record import ExtractedProblem, Place
+from search.optimize.installation.placement import assign_places
 
 
-def problem(name: str, *calls: tuple[int, ...]) -> Extracted:
+def problem(name: str, *calls: tuple[int, ...]) -> ExtractedProblem:
     own = tuple(Place(calls=each, site="", time_ms=1.0) for each in calls)
-    return Extracted(name=name, target=name, places=own, floor_ms=0.0, exact=True)
+    return ExtractedProblem(name=name, target=name, places=own, floor_ms=0.0, exact=True)
 
 
-def calls_of(saved_ms: dict[str, float], *problems: Extracted) -> dict[str, list[tuple[int, ...]]]:
-    found = assigned(saved_ms, problems)
+def calls_of(saved_ms: dict[str, float], *problems: ExtractedProblem) -> dict[str, list[tuple[int, ...]]]:
+    found = assign_places(saved_ms, problems)
     return {each.name: [place.calls for place in own] for each, own in found.items()}
 
 
@@ -39,7 +39,7 @@ def test_two_kernels_for_one_that_saves_less_than_both() -> None:
     assert calls_of({**saved, "activation": 0.9}, whole, product, activation) == {"whole": [(0, 1)]}
 
 
-def test_it_is_the_best_choice_or_close_to_it() -> None:
+def test_the_choice_is_close_to_the_best() -> None:
     rng, shares = random.Random(0), []
     for _ in range(30):
         problems = [
@@ -55,7 +55,7 @@ def test_it_is_the_best_choice_or_close_to_it() -> None:
         best = max(
             sum(worth for worth, _ in some) for some in subsets if _apart([place for _, place in some])
         )
-        found = assigned(saved, problems)
+        found = assign_places(saved, problems)
         assert _apart([place for own in found.values() for place in own])
         got = sum(saved[one.name] / len(one.places) * len(own) for one, own in found.items())
         shares.append(got / best)
@@ -70,5 +70,5 @@ def _apart(places: list[Place]) -> bool:
 def test_a_thousand_places_take_seconds() -> None:
     problems = [problem(str(n), *((4 * k + n % 3, 4 * k + n % 3 + 1) for k in range(100))) for n in range(10)]
     start = time.process_time()
-    assigned({each.name: 1.0 + n for n, each in enumerate(problems)}, problems)
+    assign_places({each.name: 1.0 + n for n, each in enumerate(problems)}, problems)
     assert time.process_time() - start < 5

@@ -1,4 +1,4 @@
-"""Inputs of architectures follow from their configs; the packages are stood in for."""
+"""The inputs of architectures follow from their configs; stubs replace the packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from search.optimize.models.architectures import Diffusers, InputDraw, Transform
 
 
 class ModelMixin(nn.Module):
-    """Has the config that it is made with, as models of diffusers do."""
+    """A model with its config, like those of diffusers."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class ModelMixin(nn.Module):
 
 
 def model_of(forward: Callable[..., Any], keys: Iterable[str]) -> type[ModelMixin]:
-    """With this forward, made with these keys."""
+    """A model class with this forward and these constructor arguments."""
 
     def init(self: ModelMixin, **config: Any) -> None:
         ModelMixin.__init__(self, **config)
@@ -38,7 +38,7 @@ def model_of(forward: Callable[..., Any], keys: Iterable[str]) -> type[ModelMixi
 def inputs_of(
     monkeypatch: pytest.MonkeyPatch, forward: Callable[..., Any], config: dict[str, Any], **fields: Any
 ) -> dict[str, Any]:
-    """The shapes of what the model is called with."""
+    """The shapes of the model's inputs."""
     library = SimpleNamespace(Net=model_of(forward, config))
     monkeypatch.setattr(model_source.importlib, "import_module", lambda name: library)
     source = Diffusers(name="Net", config=config, batch=2, sequence=5, **fields)
@@ -87,7 +87,7 @@ def test_a_unet_with_text_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {**plain, "sample": (2, 4, 6, 6), "added_cond_kwargs": added}
 
 
-def test_an_image_as_rows_of_its_patches_with_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_as_patches_with_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"in_channels": 3, "joint_attention_dim": 16, "pooled_projection_dim": 12}
     plain = {
         "hidden_states": (2, 16, 3),
@@ -104,7 +104,7 @@ def test_an_image_as_rows_of_its_patches_with_their_places(monkeypatch: pytest.M
     }
 
 
-def test_what_the_config_makes_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_the_config_requires(monkeypatch: pytest.MonkeyPatch) -> None:
     config: dict[str, Any] = {"in_channels": 3, "sample_size": 4}
     plain = {"hidden_states": (2, 3, 4, 4)}
     assert inputs_of(monkeypatch, image, config) == plain
@@ -118,18 +118,18 @@ def test_what_the_config_makes_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert classes == {**plain, "timestep": (2,), "class_labels": (2,)}
 
 
-def test_an_input_of_which_no_shape_is_known_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_of_unknown_shape_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, sample: Any, pose: Any) -> None: ...
 
-    with pytest.raises(UsageError, match=r"takes pose, of which no shape is known; give model.inputs.pose="):
+    with pytest.raises(UsageError, match=r"needs inputs of unknown shape: pose; give model.inputs.pose="):
         inputs_of(monkeypatch, forward, {"in_channels": 3})
     assert inputs_of(monkeypatch, forward, {"in_channels": 3}, inputs={"pose": [2, 9]})["pose"] == (2, 9)
     other = {"in_channels": 3, "cross_attention_dim": 4, "addition_embed_type": "image"}
-    with pytest.raises(UsageError, match="takes added_cond_kwargs, of which no shape is known"):
+    with pytest.raises(UsageError, match="inputs of unknown shape: added_cond_kwargs"):
         inputs_of(monkeypatch, unet, other)
 
 
-def test_samples_of_sound_are_as_many_as_give_the_sequence() -> None:
+def test_audio_samples_match_the_sequence_length() -> None:
     class Sound:
         main_input_name = "input_values"
 

@@ -1,4 +1,4 @@
-"""Where models come from, and what is refused."""
+"""Model sources, and what they refuse."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(source: ModelSource, *, dtype: str | None = None, backward: bool = Fals
 
 
 def package(name: str) -> Any:
-    """A package that may be missing, or may not fit the torch that is there."""
+    """A package that may be missing or not fit the installed torch."""
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -90,10 +90,10 @@ def test_a_file_with_several_shapes(file: Path) -> None:
     assert [each.args[0].shape[0] for each in problem.load(**how)] == [2, 3]
 
 
-def test_shapes_that_no_size_tells_apart_are_refused(file: Path) -> None:
+def test_shapes_with_equal_sizes_are_refused(file: Path) -> None:
     file.write_text(SOURCE.replace("rows = 4", "rows = 4\nother = 1"))
     source = FileModel(path=str(file), shapes=[{"sizes": {"other": 1}}, {"sizes": {"other": 2}}])
-    with pytest.raises(UsageError, match="at other=2: its inputs have the sizes of those at other=1"):
+    with pytest.raises(UsageError, match="at other=2: its inputs have the same sizes as those at other=1"):
         source.load(device="cpu", dtype=None, backward=False, seed=0)
 
 
@@ -105,7 +105,7 @@ def test_an_architecture_with_several_shapes() -> None:
         ("image=9", 1.0, (1, 9)),
     ]
     twice = replace(source, shapes=[{"batch": 2}, {"batch": 2, "weight": 2}])
-    with pytest.raises(UsageError, match="batch=2 stands in"):
+    with pytest.raises(UsageError, match=r"model\.shapes has batch=2 twice"):
         shapes_of(twice, lambda one: found[0])
 
 
@@ -154,7 +154,7 @@ def test_a_module_that_can_be_imported(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "of_mine" / "sizes.py").write_text("rows = 5")
     (tmp_path / "of_mine" / "net.py").write_text(SOURCE.replace("rows = 4", "from .sizes import rows"))
     assert made(ModuleModel(name="of_mine.net")).run()[0].shape == (5, 2)
-    with pytest.raises(UsageError, match=r"of_mine\.sizes defines no Model and no get_inputs"):
+    with pytest.raises(UsageError, match=r"of_mine\.sizes does not define Model and get_inputs"):
         made(ModuleModel(name="of_mine.sizes"))
 
 
@@ -167,7 +167,7 @@ def test_a_module_that_can_be_imported(tmp_path: Path, monkeypatch: pytest.Monke
         (("import torch", "import no_such_package"), "fails: ModuleNotFoundError"),
     ],
 )
-def test_a_file_that_is_none_is_one_line(file: Path, changed: tuple[str, str], why: str) -> None:
+def test_an_invalid_file_is_a_one_line_error(file: Path, changed: tuple[str, str], why: str) -> None:
     file.write_text(SOURCE.replace(*changed))
     with pytest.raises(UsageError, match=why) as raised:
         made(FileModel(path=str(file)))
@@ -201,7 +201,7 @@ def test_a_package_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch
         import_package("torchvision", "model=torchvision/resnet18")
 
 
-def test_inputs_of_a_shape_of_ones_own() -> None:
+def test_inputs_of_given_shapes() -> None:
     draw = InputDraw("cpu", "float16")
     given = {"x": [2, 3], "some_ids": [4], "attention_mask": [5]}
     found = draw.shaped(given, list(given), "a/b", 7)
@@ -231,7 +231,7 @@ class TestTransformers:
         }
         assert "nll_loss_forward" in called and "nll_loss_backward" in called
 
-    def test_weights_have_the_type_that_was_asked_for(self) -> None:
+    def test_weights_have_the_requested_dtype(self) -> None:
         package("transformers")
         model = made(Transformers(name="GPT2LMHeadModel", config=SMALL), dtype="bfloat16")
         assert {each.dtype for each in model.module.parameters()} == {torch.bfloat16}
@@ -245,7 +245,7 @@ class TestTransformers:
             ("GPT2Config", {}, "is no model"),
         ],
     )
-    def test_what_is_unknown(self, name: str, config: dict[str, Any], why: str) -> None:
+    def test_unknown_names_are_reported(self, name: str, config: dict[str, Any], why: str) -> None:
         package("transformers")
         with pytest.raises(UsageError, match=why):
             made(Transformers(name=name, config=config))
@@ -272,7 +272,7 @@ def test_a_diffusion_model() -> None:
 
 
 def test_a_torchvision_model_has_no_weights_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package is often there for another torch: what is called of it is stood in for."""
+    """With a stub, because the installed package often needs another torch."""
     asked: dict[str, Any] = {}
 
     def builder(

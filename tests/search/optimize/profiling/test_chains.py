@@ -24,11 +24,11 @@ def of(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
     return names(loaded(Function(function), *inputs))
 
 
-def test_an_mlp_is_one_and_so_is_its_first_half() -> None:
+def test_an_mlp_and_its_first_half_are_chains() -> None:
     assert names(loaded(Mlp(), rand(4, 8))) == ["addmm gelu", "addmm gelu addmm"]
 
 
-def test_the_chain_moves_what_goes_in_and_out() -> None:
+def test_a_chain_moves_its_inputs_and_outputs() -> None:
     run = record(loaded(Mlp(), rand(4, 8)))
     half, whole = find_chains(run)
     weights = 4 * (8 * 32 + 32), 4 * (32 * 8 + 8)
@@ -36,7 +36,7 @@ def test_the_chain_moves_what_goes_in_and_out() -> None:
     assert whole.bytes == 4 * 4 * 8 + sum(weights) + 4 * 4 * 8
 
 
-def test_what_is_read_twice_ends_a_chain() -> None:
+def test_a_value_that_is_read_twice_ends_a_chain() -> None:
     assert names(loaded(Mlp(twice=True), rand(4, 8))) == ["addmm gelu"]
 
     def first_layer_is_kept(x: torch.Tensor) -> Any:
@@ -46,7 +46,7 @@ def test_what_is_read_twice_ends_a_chain() -> None:
     assert of(first_layer_is_kept, rand(4, 4)) == ["relu mm"]
 
 
-def test_a_layer_norm_written_by_hand_is_one() -> None:
+def test_a_hand_written_layer_norm_is_a_chain() -> None:
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         centred = x - x.mean(-1, keepdim=True)
         return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * weight
@@ -54,25 +54,25 @@ def test_a_layer_norm_written_by_hand_is_one() -> None:
     assert of(norm, rand(4, 8), rand(8)) == ["mean sub mul mean add rsqrt mul mul"]
 
 
-def test_a_softmax_and_a_mask_are_one() -> None:
+def test_a_softmax_with_a_mask_is_a_chain() -> None:
     def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x, -1) * mask
 
     assert of(masked, rand(4, 8), rand(4, 8)) == ["_softmax mul"]
 
 
-def test_views_between_calls_do_not_part_them() -> None:
+def test_views_do_not_split_a_chain() -> None:
     assert of(lambda x: x.exp().view(2, 16).t().relu().sum(0), rand(4, 8)) == ["exp relu sum"]
 
 
-def test_the_two_matmuls_of_a_gated_mlp_are_in_one() -> None:
+def test_the_two_matmuls_of_a_gated_mlp_are_in_one_chain() -> None:
     def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return nn.functional.silu(x @ gate) * (x @ up)
 
     assert sorted(of(gated, rand(4, 8), rand(8, 16), rand(8, 16))) == ["mm silu mm mul", "silu mul"]
 
 
-def test_two_convolutions_are_not_in_one() -> None:
+def test_two_convolutions_are_not_one_chain() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
     assert names(loaded(model, rand(1, 3, 8, 8))) == ["convolution relu"]
 
@@ -81,12 +81,12 @@ def test_two_convolutions_are_not_in_one() -> None:
     "function",
     [
         lambda x: x.exp(),
-        lambda x: (x.exp().view(-1), x.relu()),  # neither reads the other
+        lambda x: (x.exp().view(-1), x.relu()),  # neither call reads the other
         lambda x: (x @ x) @ x,
         lambda x: x.exp().sort(),
     ],
 )
-def test_what_is_none(function: Callable[..., Any]) -> None:
+def test_calls_that_form_no_chain(function: Callable[..., Any]) -> None:
     assert of(function, rand(4, 4)) == []
 
 

@@ -1,4 +1,4 @@
-"""The record: Amdahl's numbers by hand, the order of the targets, and what is written and read back."""
+"""The profile record: Amdahl's law by hand, the order of targets, and JSON round trips."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from search.optimize.profiling.record import (
     Target,
     TargetCase,
     amdahl,
-    patterns_of,
+    site_patterns,
 )
-from search.optimize.profiling.table import advice, places
+from search.optimize.profiling.table import advice, site_summary
 
 
 def case(time_ms: float, floor_ms: float, *, calls: int = 1, site: str = "h.0", **fields: Any) -> TargetCase:
@@ -60,7 +60,7 @@ def test_amdahl(share: float, factor: float, speedup: float) -> None:
     assert amdahl(share, factor) == pytest.approx(speedup)
 
 
-def test_nothing_is_left_of_a_whole_that_takes_no_time() -> None:
+def test_amdahl_is_infinite_where_nothing_is_left() -> None:
     assert amdahl(1, math.inf) == math.inf
 
 
@@ -80,18 +80,18 @@ def test_the_library_counts_where_it_knows_better_than_the_roofline() -> None:
     assert profile(known).potential(known) == pytest.approx(1 / (0.5 + 0.5 / 3))
 
 
-def test_a_floor_above_the_time_or_an_unknown_one_promises_nothing() -> None:
+def test_a_high_or_unknown_floor_promises_no_speedup() -> None:
     assert target("exp", case(1.0, 2.0)).roofline_factor == 1
     assert target("exp", case(4.0, 1.0), case(1.0, 0.0)).roofline_factor == 1
 
 
-def test_a_target_is_bound_by_what_most_of_its_floor_is() -> None:
+def test_a_target_is_bound_by_the_largest_part_of_its_floor() -> None:
     mixed = target("exp", case(9.0, 1.0), case(2.0, 2.0, bound=Bound.LAUNCH))
     assert mixed.bound is Bound.LAUNCH
     assert target("exp", case(9.0, 0.0)).bound is Bound.UNKNOWN
 
 
-def test_idle_time_makes_a_model_launch_bound_on_a_gpu_alone() -> None:
+def test_idle_time_makes_a_model_launch_bound_only_on_a_gpu() -> None:
     waits = profile(target("exp", case(4.0, 1.0)), other_ms=1.0)
     assert waits.idle_share == pytest.approx(0.5)
     assert waits.launch_bound and waits.graphs_speedup == pytest.approx(2)
@@ -104,13 +104,13 @@ def test_idle_time_makes_a_model_launch_bound_on_a_gpu_alone() -> None:
     assert "outside operators" in next(advice(on_cpu))
 
 
-def test_shares_are_of_the_traced_time_where_that_is_more() -> None:
+def test_shares_refer_to_the_longer_of_wall_and_device_time() -> None:
     slowed = profile(target("exp", case(15.0, 1.0)), target("sum", case(5.0, 1.0)))
     assert slowed.idle_share == 0
     assert [slowed.share(each) for each in slowed.operators] == pytest.approx([0.75, 0.25])
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_a_profile_is_written_and_read_back() -> None:
     made = profile(MATMUL, SOFTMAX, VIEW, chains=(CHAIN,), notes=("rough",), other_ms=0.25)
     text = json.dumps(made.to_json())
     assert Profile.from_json(json.loads(text)) == made
@@ -121,16 +121,16 @@ def test_what_is_written_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("wall_ms", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_no_measurement_gives_are_refused(wall_ms: float) -> None:
+def test_impossible_times_are_refused(wall_ms: float) -> None:
     with pytest.raises(ValueError, match="wall_ms"):
         profile(MATMUL, wall_ms=wall_ms)
 
 
 def test_sites_that_differ_in_numbers_are_one_pattern() -> None:
-    assert patterns_of(["h.0.attn", "h.11.attn", "lm_head", ""]) == {
+    assert site_patterns(["h.0.attn", "h.11.attn", "lm_head", ""]) == {
         "h.*.attn": 2,
         "lm_head": 1,
         "(model)": 1,
     }
     sites = {site: SiteTime(calls=1, time_ms=1.0) for site in ("h.0", "h.1", "a", "b", "c")}
-    assert places(sites) == "h.* x2, a and 2 more"
+    assert site_summary(sites) == "h.* x2, a and 2 more"

@@ -1,4 +1,4 @@
-"""What a run calls: arguments, counts, call sites, and which call reads what."""
+"""Recorded calls: arguments, counts, call sites, and which call reads what."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_calls_have_their_sites_shapes_strides_and_counts() -> None:
     assert (first.kind, first.dtype, first.backward) == (OperatorKind.CONTRACTION, "float32", False)
 
 
-def test_the_backward_pass_is_of_the_modules_whose_forward_it_belongs_to() -> None:
+def test_backward_calls_belong_to_the_modules_of_their_forward() -> None:
     model = loaded(Blocks(), rand(4, 8), backward=True)
     run = record(model)
     [*gelus] = called(run, "gelu_backward")
@@ -74,13 +74,13 @@ def test_an_operator_in_place_makes_a_new_value() -> None:
     assert set(total.reads) == set(mul.writes) != set(exp.writes)
 
 
-def test_of_a_large_table_the_rows_that_are_read_count() -> None:
+def test_only_the_rows_read_from_a_table_count() -> None:
     table = nn.Embedding(1000, 16)
     [call] = called(record(loaded(table, torch.tensor([3, 5]))), "embedding")
     assert sorted(call.reads.values()) == [2 * 8, 2 * 16 * 4]
 
 
-def test_slices_of_one_tensor_count_each_and_the_same_tensor_once() -> None:
+def test_slices_count_separately_and_a_tensor_counts_once() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         a, b = x.chunk(2)
         return a * b + x.sum() * x.sum()
@@ -92,12 +92,12 @@ def test_slices_of_one_tensor_count_each_and_the_same_tensor_once() -> None:
     assert [sum(call.reads.values()) for call in called(squared, "mul")] == [64 * 4]
 
 
-def test_expanded_tensors_have_the_bytes_that_are_there() -> None:
+def test_expanded_tensors_count_their_stored_bytes() -> None:
     run = record(loaded(Function(lambda x: x.expand(100, 8).sum()), rand(1, 8)))
     assert [sum(call.reads.values()) for call in called(run, "sum")] == [8 * 4]
 
 
-def test_attention_on_a_cpu_is_counted_half_of_it_where_it_is_causal() -> None:
+def test_causal_attention_on_a_cpu_counts_half() -> None:
     def operations(causal: bool) -> int:
         def attend(q: torch.Tensor) -> torch.Tensor:
             return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
@@ -108,11 +108,11 @@ def test_attention_on_a_cpu_is_counted_half_of_it_where_it_is_causal() -> None:
     assert operations(True) == operations(False) // 2
 
 
-def test_a_call_without_words_for_its_arguments_is_there_all_the_same() -> None:
+def test_a_call_with_inexpressible_arguments_is_recorded() -> None:
     run = record(loaded(Function(lambda x: (x * 1j).abs()), rand(4)))
     assert [(call.arguments, call.call) for call in called(run, "mul")] == [("", None)]
 
 
-def test_repeating_pixels_is_as_fast_as_memory_is() -> None:
+def test_repeating_pixels_is_memory_bound() -> None:
     run = record(loaded(nn.Upsample(scale_factor=2), rand(1, 2, 3, 3)))
     assert {call.kind for call in called(run, "upsample_nearest2d")} == {OperatorKind.LIGHT}

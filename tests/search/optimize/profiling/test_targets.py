@@ -1,4 +1,4 @@
-"""Operators and chains with their floors, and what the library has for them."""
+"""Operators and chains with their floors and library kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from search.optimize.profiling.targets import (
     common_site,
     family_name,
     floor_of,
-    merged,
+    merge_shapes,
     operators_of,
 )
 from search.optimize.profiling.timing import ProfileTiming
@@ -33,7 +33,7 @@ MACHINE = Machine(peaks=PEAKS, architecture="cpu")
 
 
 class Two(nn.Module):
-    """The same MLP at two places, once on half of the rows."""
+    """The same MLP at two places, once with half of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Two(nn.Module):
         return self.h[0](x), self.h[1](x), self.h[1](x[:2])
 
 
-def test_the_calls_of_a_profile_are_those_of_the_run() -> None:
+def test_a_profile_has_the_calls_of_the_run() -> None:
     run = record(loaded(Two(), rand(4, 8)))
     operators = tuple(operators_of(run, timed(run), MACHINE))
     profile = Profile(
@@ -63,13 +63,14 @@ def test_the_calls_of_a_profile_are_those_of_the_run() -> None:
     assert written == made and sum(made.values()) == len(run.calls)
 
 
-def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> None:
+def test_targets_of_several_shapes_are_averaged() -> None:
     runs = [record(loaded(Mlp(), rand(rows, 8))) for rows in (4, 6)]
     found = [
         operators_of(run, timed(run, call_ms=ms), MACHINE) for run, ms in zip(runs, (1.0, 5.0), strict=True)
     ]
     addmm, gelu = (
-        next(each for each in merged(found, [0.75, 0.25]) if each.name == name) for name in ("addmm", "gelu")
+        next(each for each in merge_shapes(found, [0.75, 0.25]) if each.name == name)
+        for name in ("addmm", "gelu")
     )
     assert addmm.time_ms == 2 * (0.75 * 1.0 + 0.25 * 5.0) and addmm.calls == 4
     assert [(each.shape, each.time_ms) for each in gelu.cases] == [(1, 1.25), (0, 0.75)]
@@ -82,7 +83,7 @@ def test_targets_of_several_shapes_are_those_of_an_iteration_on_average() -> Non
         )
     )
     assert sum(each.time_ms for each in gelu.sites.values()) == gelu.time_ms
-    assert merged(found[:1], [1.0]) == found[0], "one shape is a list of one"
+    assert merge_shapes(found[:1], [1.0]) == found[0], "one shape is a list of one"
 
 
 def timed(run: RecordedRun, *, call_ms: float = 1.0, quickest_ms: float = 0.0) -> ProfileTiming:
@@ -117,8 +118,8 @@ def test_a_chain_is_one_target_with_its_occurrences() -> None:
     assert {site: each.calls for site, each in whole.sites.items()} == {"h.0": 1, "h.1": 2}
 
 
-def test_the_floor_is_the_largest_of_memory_arithmetic_and_the_quickest_call() -> None:
-    # 1 GB/s, 10 billion operations a second
+def test_the_floor_is_the_largest_limit() -> None:
+    # 1 GB/s, 10 billion operations per second
     def floor(moved: int, operations: int, reached_ms: float = 99.0) -> tuple[float, Bound]:
         return floor_of(moved, operations, "float32", PEAKS, quickest_ms=0.1, reached_ms=reached_ms)
 
@@ -132,7 +133,7 @@ def test_the_floor_is_the_largest_of_memory_arithmetic_and_the_quickest_call() -
     assert by_name["gelu"].roofline_factor == pytest.approx(1 / by_name["gelu"].floor_ms)
 
 
-def test_of_a_chain_at_the_peak_what_is_beside_the_matmuls_can_be_won() -> None:
+def test_a_chain_at_the_peak_can_gain_its_elementwise_part() -> None:
     run = record(loaded(Mlp(), rand(4, 8)))
     found = {each.name: each for each in chains_of(run, timed(run, call_ms=1e-6), MACHINE)}
     assert found["addmm + gelu"].cases[0].bound is Bound.MEMORY

@@ -1,4 +1,4 @@
-"""What a trace says of each call; of a GPU the rows of the device alone."""
+"""The time of each call from a trace; on a GPU from its device rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from search.optimize.profiling.recording import OperatorKind, record
 from search.optimize.profiling.timing import label, measure, timing_of
 from tests.search.optimize.example_models import Mlp, loaded, rand
-from tests.search.optimize.extraction.wholes import whole
+from tests.search.optimize.extraction.traced_models import traced
 
 OPERATORS = ("aten.addmm.default", "aten.gelu.default", "aten.view.default")
 
@@ -33,8 +33,8 @@ def kernel(name: str, us: float) -> Any:
 
 
 def range_of(place: int, *kernels: Any, us: float = 900.0) -> Any:
-    """As the profiler has it: the operator is in the range, what it launches hangs at both, and the range is
-    a row of the device, too."""
+    """Like the profiler's events: the operator is in the range, its kernels belong to both, and the range
+    also has a device row."""
     name = label(place, OPERATORS[place])
     inside = event("aten::op", us=us / 2, kernels=list(kernels))
     return event(name, us=us, cpu_children=[inside], kernels=[kernel(name, 1234.0)])
@@ -87,9 +87,9 @@ def test_a_model_is_timed_call_by_call() -> None:
     assert all(each.grad is None for each in model.module.parameters())
 
 
-def test_a_layer_that_is_one_operator_without_hooks_is_timed_as_it_is_written() -> None:
+def test_a_fused_layer_is_timed_operator_by_operator() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    made = whole(layer, rand(2, 3, 8))
+    made = traced(layer, rand(2, 3, 8))
     assert "addmm" in {call.name for call in made.run.calls}, "and the graph has the same calls"
     operators = made.graph.operators
     assert measure(made.model, operators, warmup=0, iterations=1, say=lambda _: None).alike == 1
@@ -104,7 +104,7 @@ def test_a_model_that_does_not_repeat_itself_is_noticed() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_on_a_real_gpu_calls_have_the_time_of_their_kernels() -> None:
+def test_on_a_gpu_calls_have_the_time_of_their_kernels() -> None:
     module, x = Mlp().to("cuda").half(), rand(4096, 8).to("cuda").half()
     model = replace(loaded(module, x, backward=True), device="cuda")
     calls = record(model).calls

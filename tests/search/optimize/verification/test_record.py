@@ -1,4 +1,4 @@
-"""What is the same, how much faster it is, and which kernel is to blame."""
+"""Whether the outputs are the same, how much faster the model is, and which kernel is to blame."""
 
 from __future__ import annotations
 
@@ -11,17 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from search.optimize.verification.apart import TUNED, ways_of
-from search.optimize.verification.record import (
-    GrowthStep,
-    ModelCheck,
-    Verification,
-    allowed,
-    error_of,
-    guilty,
-    in_lines,
-    said_of,
-)
+from search.optimize.verification.errors import allowed_error, error_of, find_guilty
+from search.optimize.verification.launcher import TUNED, ways_of
+from search.optimize.verification.record import GrowthStep, ModelCheck, Verification
+from search.optimize.verification.summary import report_lines, summary_lines
 
 INF, NAN = math.inf, math.nan
 
@@ -44,20 +37,20 @@ def test_an_error_is_relative_and_the_largest_counts() -> None:
         ([torch.tensor([1e-3])], [torch.tensor([0.0])]),
     ],
 )
-def test_what_is_not_comparable_is_infinitely_wrong(
+def test_incomparable_outputs_have_an_infinite_error(
     found: list[torch.Tensor], wanted: list[torch.Tensor]
 ) -> None:
     assert error_of(found, wanted) == INF
 
 
-def test_where_the_model_is_not_finite_the_kernels_are_not() -> None:
+def test_equal_non_finite_values_are_no_error() -> None:
     tensor = torch.tensor([1.0, INF, -INF, NAN])
     assert error_of([tensor], [tensor.clone()]) == 0
 
 
-def test_what_is_allowed_follows_eagers_own_error() -> None:
-    assert allowed(1e-3, 1e-7) == pytest.approx(4e-3)
-    assert allowed(None, 1e-7) == allowed(0.0, 1e-7) == pytest.approx(16e-7)
+def test_the_allowed_error_follows_eagers_error() -> None:
+    assert allowed_error(1e-3, 1e-7) == pytest.approx(4e-3)
+    assert allowed_error(None, 1e-7) == allowed_error(0.0, 1e-7) == pytest.approx(16e-7)
 
 
 @pytest.mark.parametrize("culprits", [{"b"}, {"a", "e"}, {"a", "b", "c", "d", "e"}, set()])
@@ -68,12 +61,12 @@ def test_bisection_finds_each_kernel_that_fails_alone(culprits: set[str]) -> Non
         asked.append(some)
         return bool(culprits & {*some})
 
-    assert {*guilty("abcde", fails)} == culprits
+    assert {*find_guilty("abcde", fails)} == culprits
     assert len(asked) < 8 * (1 + len(culprits))
 
 
-def test_of_two_that_fail_together_one_goes() -> None:
-    assert len(guilty("abcd", lambda some: {"a", "d"} <= {*some})) == 1
+def test_one_of_two_kernels_that_fail_together_is_removed() -> None:
+    assert len(find_guilty("abcd", lambda some: {"a", "d"} <= {*some})) == 1
 
 
 def made(error: float = 1e-7) -> Verification:
@@ -82,14 +75,14 @@ def made(error: float = 1e-7) -> Verification:
     return Verification(
         checks=[ModelCheck(seed=0, error=error, eager_error=1e-7, allowed=4e-7, tokens=1.0)],
         calls={"1_mm": 3},
-        left_out={"2_softmax": "the model is another with it"},
+        left_out={"2_softmax": "the outputs differ with it"},
         growth=[GrowthStep(kernel="1_mm", site="h.0", error=0.1)],
         sessions=[{"": session}, {"": other}],
         failed={"compile": "RuntimeError: no"},
     )
 
 
-def test_speedups_are_of_a_session() -> None:
+def test_speedups_come_from_one_session() -> None:
     found = made()
     assert found.ways == ["eager", "optimized", "max-autotune"]
     assert found.speedup("optimized") == pytest.approx((2, 2, 2))
@@ -103,14 +96,14 @@ def at_two_shapes() -> Verification:
     return replace(made(), shapes={"few": 0.75, "many": 0.25}, sessions=[{"few": few, "many": many}])
 
 
-def test_the_speedup_of_several_shapes_is_that_of_their_mean_time(tmp_path: Path) -> None:
+def test_the_speedup_over_shapes_is_that_of_the_mean_time(tmp_path: Path) -> None:
     found = at_two_shapes()
     assert found.speedup("optimized", shape="few")[0] == 0.5
     assert found.speedup("optimized", shape="many")[0] == 5.0
     assert found.ms("eager") == 3.25 and found.speedup("optimized")[0] == pytest.approx(3.25 / 2)
-    assert "NOT surely faster than the model at few" in said_of(found)
-    lines = in_lines(found, {})
-    assert "at few, 75% of the calls:" in lines and "on average, by the weights:" in lines
+    assert "NOT significantly faster than the original at few" in summary_lines(found)
+    lines = report_lines(found, {})
+    assert "at few, 75% of the calls:" in lines and "weighted average:" in lines
     found.write(tmp_path / "verification.json")
     assert Verification.read(tmp_path / "verification.json") == found
 
@@ -126,11 +119,11 @@ def test_the_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert Verification.read(tmp_path / "verification.json") == made()
 
 
-def test_a_model_that_is_no_faster_is_told() -> None:
+def test_a_model_that_is_not_faster_is_reported() -> None:
     slow = replace(made(), sessions=[{"": {"eager": [1.0] * 6, "optimized": [1.1] * 6}}])
     assert made().is_faster and not slow.is_faster
-    assert any(line.startswith("NOT surely faster") for line in said_of(slow))
-    assert not any(line.startswith("NOT surely faster") for line in said_of(made()))
+    assert any(line.startswith("NOT significantly faster") for line in summary_lines(slow))
+    assert not any(line.startswith("NOT significantly faster") for line in summary_lines(made()))
 
 
 @pytest.mark.parametrize(("ms", "as_graph", "faster"), [(0.4, True, True), (0.99, False, False)])
@@ -138,8 +131,8 @@ def test_a_cuda_graph_is_delivered_where_it_is_faster(ms: float, as_graph: bool,
     times = {"eager": [1.0] * 6, "optimized": [0.99, 1.02] * 3, "optimized graph": [ms] * 6}
     found = replace(made(), sessions=[{"": times}])
     assert (found.as_graph, found.is_faster) == (as_graph, faster)
-    assert ("it runs as a CUDA graph, which is the faster way" in said_of(found)) == as_graph
-    assert any(line.startswith("NOT surely faster") for line in said_of(found)) != faster
+    assert ("it runs as a CUDA graph, which is faster" in summary_lines(found)) == as_graph
+    assert any(line.startswith("NOT significantly faster") for line in summary_lines(found)) != faster
 
 
 @pytest.mark.parametrize(
@@ -148,24 +141,26 @@ def test_a_cuda_graph_is_delivered_where_it_is_faster(ms: float, as_graph: bool,
         (
             0.7,
             True,
-            "in compiled code norm 1.50x [1.40, 1.60] runs; 1 no faster than the compiler's own code",
+            "kernels in compiled code: norm 1.50x [1.40, 1.60]; 1 no faster than the compiler's code",
         ),
-        (0.9, False, "in compiled code the model's own forward runs, which is faster there"),
+        (0.9, False, "in compiled code the original forward runs, because it is faster there"),
     ],
 )
-def test_compiled_code_has_the_kernels_that_are_faster_there(ms: float, pays: bool, said: str) -> None:
+def test_compiled_code_runs_the_kernels_that_are_faster_there(ms: float, pays: bool, said: str) -> None:
     times = {"eager": [1.0] * 6, "optimized": [0.9] * 6, "compile": [0.8] * 6, "optimized compile": [ms] * 6}
     over = {"norm": (1.5, 1.4, 1.6), "gelu": (1.2, 0.9, 1.4)}
     found = replace(made(), sessions=[{"": times}], over_compiled=over)
     assert found.in_compiled == ["norm"] and found.compiled_pays == pays
-    assert said in said_of(found)
-    assert said in said_of(replace(found, over_compiled={})) or pays, "without any kernel, too"
+    assert said in summary_lines(found)
+    assert said in summary_lines(replace(found, over_compiled={})) or pays, "without any kernel, too"
     assert found.fastest == ("optimized compile" if pays else "compile")
-    assert f"the fastest way: {found.fastest}" in in_lines(found, {})
+    assert f"the fastest way: {found.fastest}" in report_lines(found, {})
 
 
 def test_compiled_code_that_was_not_timed_keeps_all_kernels() -> None:
-    assert made().in_compiled is None and not any("in compiled code" in line for line in said_of(made()))
+    assert made().in_compiled is None and not any(
+        "in compiled code" in line for line in summary_lines(made())
+    )
 
 
 def test_cuda_graphs_are_for_gpus() -> None:
@@ -180,28 +175,28 @@ def test_the_record_is_read_back(tmp_path: Path) -> None:
     assert Verification.read(tmp_path / "verification.json") == made()
 
 
-def test_it_is_told_in_lines() -> None:
-    lines = in_lines(made(), {"optimized": "with the kernels"})
-    assert lines[0].startswith("the same on 1 sets") and "most likely tokens: 100.00%" in lines[1]
+def test_the_report_has_a_line_per_finding() -> None:
+    lines = report_lines(made(), {"optimized": "with the kernels"})
+    assert lines[0].startswith("same outputs on 1 sets") and "most likely tokens: 100.00%" in lines[1]
     assert any(line.startswith("with the kernels") and "2.000x" in line for line in lines)
-    assert any("taken out: 2_softmax" in line for line in lines)
+    assert any("removed: 2_softmax" in line for line in lines)
     assert lines[-1].endswith("failed: RuntimeError: no")
-    assert in_lines(made(1e-6), {})[0].startswith("NOT the same")
+    assert report_lines(made(1e-6), {})[0].startswith("DIFFERENT outputs")
 
 
-def test_kernels_that_are_slower_in_their_place_run_where_they_are_not() -> None:
+def test_kernels_are_off_where_they_slow_the_model_down() -> None:
     in_place = {
         "optimized": {"norm": (0.8, 0.7, 0.9), "gelu": (0.5, 0.4, 0.6), "mlp": (0.99, 0.98, 0.995)},
         "optimized graph": {"norm": (1.2, 1.1, 1.3), "gelu": (0.6, 0.5, 0.7)},
     }
     calls = {"norm": 2, "gelu": 1, "mlp": 1}
     found = replace(made(), calls=calls, left_out={}, in_place=in_place).without_useless
-    assert found.calls == {"norm": 2, "mlp": 1}, "mlp costs less than what is told apart"
-    assert found.left_out["gelu"].endswith("in its place: 0.50x [0.40, 0.60], 0.60x [0.50, 0.70]")
+    assert found.calls == {"norm": 2, "mlp": 1}, "mlp slows the model by less than LEAST_LOSS"
+    assert found.left_out["gelu"].endswith("it replaces: 0.50x [0.40, 0.60], 0.60x [0.50, 0.70]")
     assert found.slower_in == {"eager": ["norm"], "graph": []}
-    line = "without a CUDA graph the operators run in the place of norm 0.80x [0.70, 0.90]"
-    assert line in said_of(found)
+    line = "without a CUDA graph the operators run instead of norm 0.80x [0.70, 0.90]"
+    assert line in summary_lines(found)
     compiled = replace(
         made(), calls=calls, left_out={}, in_place=in_place, over_compiled={"gelu": (2, 1.9, 2.1)}
     )
-    assert "gelu" not in compiled.without_useless.left_out, "it is the faster one in compiled code"
+    assert "gelu" not in compiled.without_useless.left_out, "it is faster in compiled code"

@@ -1,5 +1,5 @@
-"""Which kernels are worth their place in compiled code. There the compiler fuses the operators that a kernel
-stands for, so that a kernel has to be faster than the compiler's own code, not than eager.
+"""Measures what each kernel is worth in compiled code. There the compiler fuses the operators that a kernel
+replaces, so a kernel has to beat the compiler's code, not eager.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from typing import Any
 
 from evaluators.base.cause import first_line
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.blocks import WayPair, speedup_in_turn
-from search.optimize.verification.plans import plan_of, watched
+from search.optimize.verification.forward_plan import plan_of, watch_kernels
+from search.optimize.verification.interleaved import TimedPair, interleaved_speedup
 
 
-def over_compiled(
+def compiled_speedups(
     models: Sequence[LoadedModel], turns: int, say: Callable[[str], None]
 ) -> dict[str, tuple[float, float, float]]:
-    """How many times as fast as the operators that it stands for, compiled, each kernel is that is on, with
-    its 95 % interval, by its name: both in compiled code, on the inputs of its first call in the forward, the
-    mean of all shapes by their weights. `models`: one at each shape, with kernels. A kernel that the compiler
-    cannot call, or whose operators it cannot compile, has no figure; the reason is said."""
+    """For each kernel that is on: its speedup over the operators it replaces, both in compiled code, with its
+    95 % interval, from the weighted mean time of all shapes.
+
+    `models`: the model with kernels, once per input shape. The inputs are those of the kernel's first call in
+    the forward. A kernel that the compiler cannot call, or whose operators it cannot compile, is left out,
+    and `say` gets the reason.
+    """
     import torch
 
     calls = [_first_calls(each) for each in models]
@@ -30,10 +33,10 @@ def over_compiled(
         own = [(each.weight, inputs[name]) for each, inputs in pairs if name in inputs]
         if not kernel.on or not own:
             continue
-        torch._dynamo.reset()  # each is compiled anew, however many there are
+        torch._dynamo.reset()  # compile each kernel anew, however many there are
         try:
             found[name] = _speedup(kernel, own, models[0].device, turns)
-        except Exception as error:  # of the compiler, or of what it has made
+        except Exception as error:  # from the compiler, or from the code it made
             say(f"{name}: not compared with compiled code: {type(error).__name__}: {first_line(error)}")
     torch._dynamo.reset()
     return found
@@ -42,7 +45,7 @@ def over_compiled(
 def _speedup(
     kernel: Any, cases: Sequence[tuple[float, Sequence[Any]]], device: str, turns: int
 ) -> tuple[float, float, float]:
-    """Over its operators. Raises whatever the compiler raises."""
+    """The kernel's speedup over its operators. Raises what the compiler raises."""
     import torch
 
     def operators(*inputs: Any) -> Any:
@@ -53,20 +56,17 @@ def _speedup(
 
     dynamic = False if len(cases) > 1 else None
     ours, theirs = (torch.compile(each, dynamic=dynamic) for each in (called, operators))
+    pairs = [
+        TimedPair(weight=weight, ours=partial(ours, *inputs), theirs=partial(theirs, *inputs))
+        for weight, inputs in cases
+    ]
     with torch.no_grad():
-        return speedup_in_turn(
-            [
-                WayPair(weight=weight, ours=partial(ours, *inputs), theirs=partial(theirs, *inputs))
-                for weight, inputs in cases
-            ],
-            device,
-            turns,
-        )
+        return interleaved_speedup(pairs, device, turns)
 
 
 def _first_calls(model: LoadedModel) -> dict[str, tuple[Any, ...]]:
-    """The inputs of each kernel's first call in a forward, by its name."""
+    """The inputs of each kernel's first call in a forward, by the kernel's name."""
     found: dict[str, tuple[Any, ...]] = {}
-    with watched(plan_of(model), lambda name, inputs, _: found.setdefault(name, inputs)):
+    with watch_kernels(plan_of(model), lambda name, inputs, _: found.setdefault(name, inputs)):
         model.run()
     return found

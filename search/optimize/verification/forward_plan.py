@@ -1,4 +1,4 @@
-"""The kernels of a model that runs them, and what goes in and comes out of each."""
+"""Access to a loaded `optimized/` model: its plan, a CUDA graph of it, its kernels' results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from search.optimize.models.source import LoadedModel
 
 
 def plan_of(model: LoadedModel) -> Any:
-    """Of a model with kernels."""
+    """The `ForwardPlan` of a model with kernels."""
     return type(model.module).plan  # type: ignore[attr-defined]
 
 
-def recorded(model: LoadedModel) -> Any:
-    """The forward as it is now, as a CUDA graph that takes the model's inputs. Raises NoGraphError."""
+def record_graph(model: LoadedModel) -> Any:
+    """Records the forward as a CUDA graph that takes the model's inputs. Raises NoGraphError."""
     plan = plan_of(model)
     graphs = plan.shape_of(model.inputs()).graphs
     graphs.pop(model.module, None)
@@ -31,14 +31,14 @@ def recorded(model: LoadedModel) -> Any:
 
 
 @contextlib.contextmanager
-def watched(plan: Any, told: Callable[[str, tuple[Any, ...], Any], Any]) -> Iterator[None]:
-    """In the block `told` is given the name, the inputs and the result of each call of a kernel."""
+def watch_kernels(plan: Any, on_call: Callable[[str, tuple[Any, ...], Any], Any]) -> Iterator[None]:
+    """Within the block, passes the name, inputs and result of each kernel call to `on_call`."""
     own = plan.kernels
 
     def watch(name: str) -> Callable[..., Any]:
         def call(*inputs: Any) -> Any:
             found = own[name](*inputs)
-            told(name, inputs, found)
+            on_call(name, inputs, found)
             return found
 
         return call

@@ -1,10 +1,9 @@
-"""Holds a model with kernels against the model, and times both; in a process of its own, because kernels are
-code that may do anything to theirs:
+"""Compares a model with kernels to the original and times both. `launcher` starts it as a child process:
 
-    python -m search.optimize.verification.process FOLDER
+    python -m search.optimize.verification.child_process FOLDER
 
-FOLDER is that of a run of `search.optimize`; it has `optimized/` and what is to be done in
-`verification_task.json`. What is found is written to `verification_found.json`.
+FOLDER is the folder of an `ideatree optimize` run, with `optimized/` and the task in
+`verification_task.json`. The result goes to `verification_found.json`.
 """
 
 from __future__ import annotations
@@ -28,38 +27,30 @@ from search.optimize.extraction.record import EXTRACTION, Extraction
 from search.optimize.installation.package import PACKAGE
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.apart import FOUND, TASK, VerificationTask
-from search.optimize.verification.forward_times import timed
-from search.optimize.verification.plans import plan_of, watched
-from search.optimize.verification.record import (
-    OPTIMIZED_GRAPH,
-    GrowthStep,
-    ModelCheck,
-    Verification,
-    allowed,
-    error_of,
-    guilty,
-)
+from search.optimize.verification.errors import allowed_error, error_of, find_guilty
+from search.optimize.verification.forward_plan import plan_of, watch_kernels
+from search.optimize.verification.launcher import RESULT, TASK, VerificationTask
+from search.optimize.verification.model_timing import time_model
+from search.optimize.verification.record import OPTIMIZED_GRAPH, GrowthStep, ModelCheck, Verification
 
 if TYPE_CHECKING:
     import torch
 
 
 def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> Verification:
-    """The verification, in this process. Raises what the model raises, and ValueError for a package that is
-    not this model's."""
+    """Verifies in this process. Raises what the model raises, and ValueError for another model's package."""
     package = load_package(folder)
     result = Verification(checks=(), calls={}, left_out=task.without)
     if task.seeds:
-        result = _compared(folder, package, task, say)
+        result = _compare(folder, package, task, say)
         gc.collect()
     if not task.ways or (task.seeds and not result.passes):
         return result
-    return timed(package, task, result, say)
+    return time_model(package, task, result, say)
 
 
-def _compared(folder: Path, package: Any, task: VerificationTask, say: Callable[[str], None]) -> Verification:
-    """One model at a time is in memory. Where a kernel is taken out, the seeds before are compared again."""
+def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[str], None]) -> Verification:
+    """Compares the outputs, one model in memory at a time; starts again after removing a kernel."""
     result = Verification(checks=(), calls={}, left_out=task.without)
     while True:
         checks = []
@@ -67,11 +58,11 @@ def _compared(folder: Path, package: Any, task: VerificationTask, say: Callable[
         for seed in range(task.seed, task.seed + task.seeds):
             cases = _cases(package, task, seed)
             left = [each for each in cases[0].kernels if each not in result.left_out]
-            if found := guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
+            if found := find_guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
                 growth = result.growth or _growth(cases, left, folder)
-                why = {name: f"the model is another with it: {_why(cases, left, name)}" for name in found}
+                why = {name: f"the outputs differ with it: {_failure(cases, left, name)}" for name in found}
                 result = replace(result, growth=growth, left_out={**result.left_out, **why})
-                say(f"seed {seed}: taken out: {', '.join(found)}")
+                say(f"seed {seed}: removed: {', '.join(found)}")
                 left = [each for each in left if each not in found]
             checks += [each.check(left) for each in cases]
             as_graph = cases if OPTIMIZED_GRAPH in task.ways else ()
@@ -91,7 +82,7 @@ def _compared(folder: Path, package: Any, task: VerificationTask, say: Callable[
 
 
 def load_package(folder: Path) -> Any:
-    """The folder's `optimized/` as a module of its own: there may be several in a process."""
+    """Imports the folder's `optimized/` under a unique name, because a process may load several."""
     file = folder / PACKAGE / "__init__.py"
     name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
@@ -103,32 +94,31 @@ def load_package(folder: Path) -> Any:
 
 
 def _cases(package: Any, task: VerificationTask, seed: int) -> list[_Case]:
-    """The model of a seed at each of its shapes."""
+    """The model of a seed at each of its shapes, with the kernels loaded."""
     cases = [_Case(package, seed, number, model) for number, model in enumerate(task.load(seed))]
     package.load(cases[0].model.module)
     return cases
 
 
-def _why(cases: Sequence[_Case], names: Sequence[str], name: str) -> str:
-    """What is wrong with one kernel: alone, or with the others."""
+def _failure(cases: Sequence[_Case], names: Sequence[str], name: str) -> str:
+    """What is wrong with a kernel, alone or together with the others."""
     found = (each.wrong(some) for some in ([name], names) for each in cases)
-    return next(filter(None, found), "not every time")
+    return next(filter(None, found), "in some runs only")
 
 
 def _growth(cases: Sequence[_Case], some: Sequence[str], folder: Path) -> list[GrowthStep]:
-    """At the first shape where the model with these kernels is another."""
+    """The error growth at the first shape where these kernels change the outputs."""
     return next((each.growth(some, folder) for each in cases if each.wrong(some)), [])
 
 
 def _other_sizes(cases: Sequence[_Case]) -> str:
-    """Of the first shape that says something."""
+    """The finding for inputs of another size, from the first shape that has one."""
     known = [each.sizes for each in cases]
     return next(filter(None, (each.other_sizes(known) for each in cases)), "")
 
 
 class _Case:
-    """A model of one seed at one shape: what it gives, and what it gives with kernels, once these are loaded.
-    `number`: the shape's place."""
+    """The model of one seed at the shape with index `number`: compares outputs with and without kernels."""
 
     def __init__(self, package: Any, seed: int, number: int, model: LoadedModel) -> None:
         self.seed, self.model, self._package, self._number = seed, model, package, number
@@ -137,16 +127,16 @@ class _Case:
 
     @property
     def kernels(self) -> list[str]:
-        """The names of all."""
+        """The names of all kernels."""
         return list(self._plan.kernels)
 
     @property
     def sizes(self) -> list[torch.Size]:
-        """Of the inputs."""
+        """The sizes of the inputs."""
         return [each.shape for each in self.model.inputs()]
 
     def check(self, some: Sequence[str]) -> ModelCheck:
-        """With these kernels on; one that raises has an infinite error."""
+        """Runs the model with these kernels on. A kernel that raises has an infinite error."""
         import torch
 
         for name, kernel in self._plan.kernels.items():
@@ -170,13 +160,13 @@ class _Case:
             seed=self.seed,
             error=error_of(found, wanted),
             eager_error=eager_error,
-            allowed=allowed(eager_error, epsilon),
+            allowed=allowed_error(eager_error, epsilon),
             tokens=self._tokens(found),
             shape=self.model.shape,
         )
 
     def wrong(self, some: Sequence[str]) -> str:
-        """What is wrong with these kernels; "" where nothing is."""
+        """What is wrong with these kernels; "" for nothing."""
         found = self.check(some)
         if found.passes:
             return ""
@@ -184,7 +174,7 @@ class _Case:
         return at + (self._raised or f"error {found.error:.1e}, {found.allowed:.1e} allowed")
 
     def wrong_as_graph(self, some: Sequence[str]) -> str:
-        """The same, when they run in a CUDA graph."""
+        """What is wrong with these kernels in a CUDA graph."""
         self._plan.as_graph = True
         try:
             return self.wrong(some)
@@ -192,31 +182,35 @@ class _Case:
             self._plan.as_graph = False
 
     def growth(self, some: Sequence[str], folder: Path) -> list[GrowthStep]:
-        """The errors of these kernels' results, call by call, against the same forward without them."""
+        """The errors of these kernels' results, call by call, compared with the forward without them."""
         sites = Extraction.read(folder / EXTRACTION).sites(self.kernels, self._number)
-        seen: dict[bool, list[tuple[str, Any]]] = {False: [], True: []}
-        for on, results in seen.items():
-            for name, kernel in self._plan.kernels.items():
-                kernel.on = on and name in some
-            with (
-                watched(self._plan, lambda name, _, found, results=results: results.append((name, found))),  # type: ignore[misc]
-                contextlib.suppress(Exception),  # a kernel may raise anything; what came before is told
-            ):
-                self.model.run()
+        with_kernels, without = self._results(some), self._results(())
         return [
             GrowthStep(kernel=name, site=site, error=error_of(tensors_in(found), tensors_in(wanted)))
-            for (name, found), (_, wanted), site in zip(seen[True], seen[False], sites, strict=False)
+            for (name, found), (_, wanted), site in zip(with_kernels, without, sites, strict=False)
         ]
 
+    def _results(self, some: Sequence[str]) -> list[tuple[str, Any]]:
+        """The name and result of each kernel call in a forward with these kernels on."""
+        results: list[tuple[str, Any]] = []
+        for name, kernel in self._plan.kernels.items():
+            kernel.on = name in some
+        with (
+            watch_kernels(self._plan, lambda name, _, found: results.append((name, found))),
+            contextlib.suppress(Exception),  # a kernel may raise anything; report the calls before it
+        ):
+            self.model.run()
+        return results
+
     def calls(self, some: Sequence[str]) -> dict[str, int]:
-        """Of each kernel in a forward."""
+        """Calls of each of these kernels in a forward."""
         before = {name: each.calls for name, each in self._plan.kernels.items()}
         self.check(some)
         return {name: self._plan.kernels[name].calls - before[name] for name in some}
 
     def other_sizes(self, known: Sequence[Sequence[torch.Size]]) -> str:
-        """Whether inputs of twice the first size are the model's own forward's; "" where the model does not
-        take them, or they are of a `known` shape."""
+        """Whether inputs of twice the batch size fall back to the original forward; "" where the model does
+        not take them, or where they have a `known` shape."""
         import torch
         from torch.utils._pytree import tree_map
 
@@ -233,16 +227,17 @@ class _Case:
         self._package.unload(self.model.module)
         try:
             wanted = [each.clone() for each in doubled.run()]
-        except Exception:  # the model's own business
+        except Exception:  # the original model does not take such inputs
             return ""
         finally:
             self._package.load(self.model.module)
         found = doubled.run()
         same = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
         self._plan.fallbacks.clear()
-        return "inputs of another size: " + ("the model's own forward runs" if same else "NOT the same")
+        return "inputs of another size: " + ("the original forward runs" if same else "DIFFERENT outputs")
 
     def _tokens(self, found: Sequence[torch.Tensor]) -> float | None:
+        """The share of most likely tokens that equal the original's; None for a model without logits."""
         if not hasattr(self.model.module, "generate"):
             return None
         for ours, logits in zip(found, self._eager, strict=False):
@@ -256,7 +251,7 @@ class _Case:
 
 
 def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
-    """What the model gives in float64; empty where it does not run, or does not fit."""
+    """The model's outputs in float64; empty where it does not run or fit."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -281,11 +276,11 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The process."""
+    """The child process; returns its exit status."""
     folder = Path(arguments[0])
     task = VerificationTask(**json.loads((folder / TASK).read_text()))
     task = replace(task, source=source_of(task.model))
-    verify(folder, task, _say).write(folder / FOUND)
+    verify(folder, task, _say).write(folder / RESULT)
     return 0
 
 

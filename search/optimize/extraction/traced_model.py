@@ -1,4 +1,4 @@
-"""A model with all that is known of one run of it."""
+"""A model with the record and the graph of one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluators.base.usage_error import UsageError
 from search.optimize.extraction.fragments import Fragment, fragment_of
 from search.optimize.extraction.graph import CallGraph, CaptureError, capture
 from search.optimize.extraction.record import Place
-from search.optimize.models.source import LoadedModel, told
+from search.optimize.models.source import LoadedModel, model_errors
 from search.optimize.profiling.chains import Chain, find_chains
 from search.optimize.profiling.recording import OperatorKind, RecordedRun, record
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
-    """A model at one shape with the record of a run and the graph of the same calls."""
+class TracedModel:
+    """A model at one input shape, with a recorded run and the graph of the same calls."""
 
     model: LoadedModel
     run: RecordedRun
@@ -33,25 +33,24 @@ class Whole:
 
     @cached_property
     def views(self) -> set[fx.Node]:
-        """The calls that move nothing."""
+        """The calls that move no data."""
         calls = zip(self.graph.calls, self.run.calls, strict=True)
         return {node for node, call in calls if call.kind is OperatorKind.VIEW}
 
     def fragment(self, place: Place) -> Fragment:
-        """Raises NoFragmentError."""
+        """The fragment at a place. Raises NoFragmentError."""
         return fragment_of(self.graph, self.run, place.calls)
 
 
-def whole_of(model: LoadedModel) -> Whole:
-    """The model with its graph. Raises UsageError where its calls cannot be written as one."""
-    with told(model.title):
+def trace_model(model: LoadedModel) -> TracedModel:
+    """Records and captures a run of the model. Raises UsageError where that is not possible."""
+    with model_errors(model.title):
         run = record(model)
         try:
             graph = capture(model)
         except CaptureError as error:
-            raise UsageError(f"model={model.title}: no kernel can be put into it: {error}") from error
+            raise UsageError(f"model={model.title}: kernels cannot be installed: {error}") from error
     if graph.operators != [call.operator for call in run.calls]:
-        raise UsageError(
-            f"model={model.title}: no kernel can be put into it: two runs call different operators"
-        )
-    return Whole(model=model, run=run, graph=graph)
+        why = "two runs call different operators"
+        raise UsageError(f"model={model.title}: kernels cannot be installed: {why}")
+    return TracedModel(model=model, run=run, graph=graph)

@@ -1,4 +1,4 @@
-"""The process that holds a model with kernels against the model: it finds the kernels that are to blame."""
+"""The verification in a child process finds the kernels to blame."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from search.optimize.extraction.problems import extract
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import write_package
 from search.optimize.models.source import FileModel
-from search.optimize.verification import apart
-from search.optimize.verification.apart import (
+from search.optimize.verification import launcher
+from search.optimize.verification.launcher import (
     VerificationError,
     VerificationTask,
-    last_words,
-    verify_apart,
+    failure_reason,
+    verify_in_subprocess,
     ways_of,
 )
 from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, ModelCheck, Verification
@@ -54,12 +54,14 @@ def verified(
     shapes: Sequence[Mapping[str, Any]] | None = None,
     placed: bool = False,
 ) -> tuple[Verification, dict[str, str]]:
-    """With the problems' own code as kernels, of which some return something else; and names by operators.
-    `placed`: kernels are measured in their places, which on a busy machine may take out any of them."""
+    """Verifies a model whose kernels are its problems' references, some of them changed; returns the kernels'
+    names by operator, too. `placed`: time kernels in their places, which on a busy machine may remove any."""
     (folder / "model.py").write_text(SOURCE)
     source = FileModel(path=str(folder / "model.py"), shapes=shapes)
-    wholes = [*map(whole_of, source.load(device="cpu", dtype=None, backward=False, seed=0))]
-    found = extract(profile_of(*wholes), wholes, folder, most=9, gain=0.001, known=lambda fragment: True)
+    traced_models = [*map(trace_model, source.load(device="cpu", dtype=None, backward=False, seed=0))]
+    found = extract(
+        profile_of(*traced_models), traced_models, folder, most=9, gain=0.001, known=lambda fragment: True
+    )
     found.write(folder / "extraction.json")
     chosen = [each for each in found.problems if each.target in ("tanh", "_softmax")]
     names = {each.target: each.name for each in chosen}
@@ -67,7 +69,7 @@ def verified(
     for target, returned in changed.items():
         own = kernels[names[target]]
         kernels[names[target]] = replace(own, source=own.source.replace("return ", f"return {returned} ", 1))
-    write_package(folder, wholes, kernels, {each: each.places for each in chosen})
+    write_package(folder, traced_models, kernels, {each: each.places for each in chosen})
     task = VerificationTask(
         model={"name": str(folder / "model.py"), "shapes": shapes},
         device="cpu",
@@ -77,18 +79,18 @@ def verified(
         ways=ways,
         in_place={} if placed else {"optimized": {}},
     )
-    return verify_apart(folder, task, list(names.values()), 120.0), names
+    return verify_in_subprocess(folder, task, list(names.values()), 120.0), names
 
 
 def passed(task: VerificationTask) -> Verification:
-    """What the process finds of a model that is the same, and as fast in every way."""
+    """The child's result for a model with the same outputs that is equally fast in every way."""
     check = ModelCheck(seed=0, error=0.0, eager_error=0.0, allowed=1.0)
     session = {"": {way: [1.0] * 6 for way in task.ways}}
     return Verification(checks=[check][: task.seeds], calls={}, sessions=[session], growth=[])
 
 
 @pytest.mark.slow
-def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path) -> None:
+def test_the_model_is_timed_and_a_wrong_kernel_is_removed(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"tanh": "1.01 *"}, "eager", "optimized")
     assert found.passes and [check.seed for check in found.checks] == [0, 1]
     assert list(found.left_out) == [names["tanh"]]
@@ -96,11 +98,11 @@ def test_the_same_model_is_timed_and_a_wrong_kernel_is_taken_out(tmp_path: Path)
     assert [step.kernel for step in found.growth] == [names["tanh"], names["_softmax"]]
     assert found.growth[0].error == pytest.approx(0.01, rel=1e-3)
     assert found.ways == ["eager", "optimized"]
-    assert found.other_sizes == "inputs of another size: the model's own forward runs"
+    assert found.other_sizes == "inputs of another size: the original forward runs"
 
 
 SLOW = "0 * sum(torch.ones(99).sum() for _ in range(9999)) +"
-"""Before what a kernel returns: right, and slow."""
+"""Code before a kernel's result that makes it slow but still correct."""
 
 
 @pytest.mark.slow
@@ -111,22 +113,22 @@ def test_a_kernel_that_is_slower_in_its_place_is_left_out(tmp_path: Path) -> Non
     assert low <= speedup <= high < 1 and speedup < 0.5
     assert names["tanh"] in found.left_out and names["tanh"] not in found.calls
     assert "the model is slower with it" in found.left_out[names["tanh"]]
-    assert found.speedup("optimized")[0] > 0.2, "it did not run in the session"
+    assert found.speedup("optimized")[0] > 0.2, "the session ran without it"
 
 
 @pytest.mark.slow
-def test_kernels_are_held_against_compiled_code(tmp_path: Path) -> None:
+def test_kernels_are_compared_with_compiled_code(tmp_path: Path) -> None:
     ways = ("eager", "optimized", "compile", "optimized compile")
     found, names = verified(tmp_path, {"tanh": SLOW}, *ways)
     assert found.passes and not found.failed
     assert {*found.over_compiled} == {*names.values()}
     speedup, low, high = found.over_compiled[names["tanh"]]
     assert low <= speedup <= high < 1 and speedup < 0.5 and names["tanh"] not in found.faster_compiled
-    assert found.speedup("optimized compile", "compile")[0] > 0.2, "compiled code does without it"
+    assert found.speedup("optimized compile", "compile")[0] > 0.2, "compiled code runs without it"
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> None:
+def test_a_kernel_that_is_wrong_at_one_shape_is_removed(tmp_path: Path) -> None:
     shapes = [{"sizes": {"rows": 2000}, "weight": 3}, {"sizes": {"rows": 4000}}]
     changed = {"tanh": "(1.01 if x.shape[0] == 4000 else 1.0) *"}
     found, names = verified(tmp_path, changed, "eager", "optimized", shapes=shapes)
@@ -141,24 +143,24 @@ def test_a_kernel_that_is_wrong_at_one_shape_is_taken_out(tmp_path: Path) -> Non
     assert found.shapes == {"rows=2000": 0.75, "rows=4000": 0.25}
     [session] = found.sessions
     assert [*session] == [*found.shapes] and found.ways == ["eager", "optimized"]
-    assert found.other_sizes == "inputs of another size: the model's own forward runs", "of 8000 rows"
+    assert found.other_sizes == "inputs of another size: the original forward runs", "of 8000 rows"
 
 
 @pytest.mark.slow
-def test_a_kernel_that_ends_the_process_is_taken_out(tmp_path: Path) -> None:
+def test_a_kernel_that_crashes_the_process_is_removed(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"_softmax": "__import__('os').abort() or"})
     assert found.passes and list(found.left_out) == [names["_softmax"]]
     assert "signal 6" in found.left_out[names["_softmax"]]
 
 
 @pytest.mark.slow
-def test_a_kernel_that_raises_is_taken_out(tmp_path: Path) -> None:
+def test_a_kernel_that_raises_is_removed(tmp_path: Path) -> None:
     found, names = verified(tmp_path, {"tanh": "1 / 0 *"})
     assert [*found.left_out] == [names["tanh"]]
     assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
 
 
-def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
+def test_a_cuda_graph_that_crashes_the_process_removes_no_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
@@ -166,9 +168,9 @@ def test_a_cuda_graph_that_ends_the_process_costs_no_kernel(
             return "exit status 1"
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
-    found = verify_apart(tmp_path, task, ["norm"], 1.0)
+    found = verify_in_subprocess(tmp_path, task, ["norm"], 1.0)
     assert found.ways == ["eager", "optimized"] and not found.left_out
     assert found.failed == dict.fromkeys([GRAPH, OPTIMIZED_GRAPH], "exit status 1")
     assert Verification.read(tmp_path / FILE) == found
@@ -199,30 +201,30 @@ TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "   
         ([], ""),
     ],
 )
-def test_the_reason_is_told_rather_than_a_warning(lines: list[str], said: str) -> None:
-    assert last_words("\n".join(lines)) == said
+def test_the_failure_reason_is_not_a_warning(lines: list[str], said: str) -> None:
+    assert failure_reason("\n".join(lines)) == said
 
 
 @pytest.mark.parametrize("died", [None, "it took longer than 1 s"])
-def test_what_the_compiler_tunes_is_added_to_the_record(
+def test_max_autotune_is_added_to_the_record(
     died: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process of its own, which may not come to an end."""
+    """It runs in a second child process, which may fail."""
 
     def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
         if not task.seeds and died:
             return died
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
-    found = verify_apart(tmp_path, task, [], 1.0)
+    found = verify_in_subprocess(tmp_path, task, [], 1.0)
     assert Verification.read(tmp_path / FILE) == found and found.passes
     assert ("max-autotune" in found.ways) == (died is None)
     assert found.failed == ({} if died is None else {"max-autotune": died})
 
 
-def test_an_interrupted_tuning_goes_on_with_what_was_verified(
+def test_an_interrupted_tuning_keeps_the_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Sequence[str]] = []
@@ -234,7 +236,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
             raise KeyboardInterrupt
         return passed(task)
 
-    monkeypatch.setattr(apart, "_run", stub)
+    monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cpu", dtype=None, ways=("eager", "optimized", "max-autotune"))
     package = tmp_path / "optimized" / "kernels"
     package.mkdir(parents=True)
@@ -244,25 +246,25 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     def interrupted() -> list[Sequence[str]]:
         ran.clear()
         with pytest.raises(KeyboardInterrupt):
-            verify_apart(tmp_path, task, [], 1.0)
-        assert not (tmp_path / FILE).exists(), "it is not whole"
+            verify_in_subprocess(tmp_path, task, [], 1.0)
+        assert not (tmp_path / FILE).exists(), "it is not complete"
         return [*ran]
 
     assert interrupted() == [first, tuning]
     assert interrupted() == [tuning]
     (package / "norm.py").write_text("2")
-    assert interrupted() == [first, tuning], "of another kernel nothing is known"
+    assert interrupted() == [first, tuning], "a changed kernel is verified again"
     is_over = True
-    found = verify_apart(tmp_path, task, [], 1.0)
+    found = verify_in_subprocess(tmp_path, task, [], 1.0)
     assert found.ways == [*tuning] and found.passes
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("verification_")] == []
     assert Verification.read(tmp_path / FILE) == found
     ran.clear()
-    verify_apart(tmp_path, task, [], 1.0)
-    assert ran == [first, tuning], "asked again, all of it is measured again"
+    verify_in_subprocess(tmp_path, task, [], 1.0)
+    assert ran == [first, tuning], "a new call measures everything again"
 
 
-def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_a_one_line_error(tmp_path: Path) -> None:
     task = VerificationTask(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
-        verify_apart(tmp_path, task, [], 60.0)
+        verify_in_subprocess(tmp_path, task, [], 60.0)

@@ -1,4 +1,4 @@
-"""Readings of the clock in turn, so that whatever else the machine does meets all that is compared."""
+"""Times several functions in turn, so that noise on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import Any, TypeVar
 from evaluators.records.timing import interval
 
 BLOCK_MS = {"cpu": 30.0, "cuda": 20.0}
-"""Of the calls between two readings of the clock, at least."""
+"""Minimum length of the block of calls between two readings of the clock."""
 WARM = 3
 Key = TypeVar("Key", bound=Hashable)
 
 
 def warm(run: Callable[[], Any]) -> None:
-    """Calls it until what is made in the first calls is there. Raises whatever it raises."""
+    """Warms `run` up: the first calls compile and allocate. Raises what `run` raises."""
     for _ in range(WARM):
         run()
 
 
 @dataclass(frozen=True, kw_only=True)
-class WayPair:
-    """Two ways of the same work at one shape, which has this weight."""
+class TimedPair:
+    """Two implementations of the same work at one input shape, and the shape's weight."""
 
     weight: float
     ours: Callable[[], Any]
     theirs: Callable[[], Any]
 
 
-def speedup_in_turn(cases: Sequence[WayPair], device: str, turns: int) -> tuple[float, float, float]:
-    """How many times as fast ours is as theirs, the mean of all cases by their weights, with its 95 %
-    interval. Raises whatever they raise."""
+def interleaved_speedup(cases: Sequence[TimedPair], device: str, turns: int) -> tuple[float, float, float]:
+    """The speedup of `ours` over `theirs` with its 95 % interval, from the weighted mean time of all cases.
+    Raises what the functions raise."""
     ways = [[each.ours for each in cases], [each.theirs for each in cases]]
     runs = {(way, case): run for way, own in enumerate(ways) for case, run in enumerate(own)}
     for run in runs.values():
         warm(run)
-    ms = in_turn(runs, turns, device)
+    ms = time_interleaved(runs, turns, device)
     ours, theirs = (
         [sum(each.weight * ms[way, case][turn] for case, each in enumerate(cases)) for turn in range(turns)]
         for way in range(2)
@@ -47,7 +47,7 @@ def speedup_in_turn(cases: Sequence[WayPair], device: str, turns: int) -> tuple[
     return interval([slow / fast for fast, slow in zip(ours, theirs, strict=True)])
 
 
-def in_turn(
+def time_interleaved(
     runs: Mapping[Key, Callable[[], Any]],
     turns: int,
     device: str,
@@ -55,22 +55,24 @@ def in_turn(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[Key, list[float]]:
-    """Times of one call of each in ms, one a turn; each turn has an order of its own."""
-    calls = {key: max(1, math.ceil(BLOCK_MS[device] / _block(run, 1, device))) for key, run in runs.items()}
+    """Milliseconds per call of each function, one reading per turn. Each turn shuffles the order."""
+    calls = {
+        key: max(1, math.ceil(BLOCK_MS[device] / _ms_per_call(run, 1, device))) for key, run in runs.items()
+    }
     ms: dict[Key, list[float]] = {key: [] for key in runs}
     order = list(runs)
     shuffled = random.Random(seed)
     for turn in range(turns):
         shuffled.shuffle(order)
         for key in order:
-            ms[key].append(_block(runs[key], calls[key], device))
+            ms[key].append(_ms_per_call(runs[key], calls[key], device))
         if turn in (0, turns // 2):
             say(f"turn {turn + 1} of {turns}")
     return ms
 
 
-def _block(run: Callable[[], Any], calls: int, device: str) -> float:
-    """Of one call, in ms, of so many back to back."""
+def _ms_per_call(run: Callable[[], Any], calls: int, device: str) -> float:
+    """Milliseconds per call, over this number of calls back to back."""
     import torch
 
     if device != "cpu":

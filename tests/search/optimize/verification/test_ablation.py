@@ -1,4 +1,4 @@
-"""Kernels in their places: in the model, one call after the other and as a CUDA graph."""
+"""What each kernel is worth in the model, eagerly and as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from search.optimize.extraction.whole import whole_of
+from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import set_way
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.in_place import over_operators
+from search.optimize.verification.ablation import ablation_speedups
 from tests.search.optimize.example_models import Mlp, loaded, rand
 from tests.search.optimize.installation.test_package import plan, written
 
 
 def with_kernels(folder: Path, device: str) -> tuple[Any, LoadedModel, str]:
-    """The package of a model, the model with its kernels, and the name of one."""
-    made = whole_of(replace(loaded(Mlp().to(device).eval(), rand(4, 8).to(device)), device=device))
+    """A model's package, the model with its kernels, and the name of one kernel."""
+    made = trace_model(replace(loaded(Mlp().to(device).eval(), rand(4, 8).to(device)), device=device))
     package, _ = written(folder, made)
     package.load(made.model.module)
     return package, made.model, next(iter(plan(made.model.module).kernels))
 
 
 def slowed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Right, after 20 ms of the CPU's."""
+    """The same function, delayed by 20 ms."""
 
     def slow(*inputs: torch.Tensor) -> Any:
         time.sleep(0.02)
@@ -38,14 +38,12 @@ def slowed(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @torch.no_grad()
-def test_what_a_kernel_does_before_a_launch_counts_but_in_a_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there is no GPU, a graph runs the operators that it has recorded."""
+def test_host_work_counts_except_in_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, a stub graph runs the recorded operators."""
     package, model, name = with_kernels(tmp_path, "cpu")
     kernel = plan(model.module).kernels[name]
     kernel.run = slowed(kernel.run)
-    found = over_operators([model], 6, print, as_graph=False)
+    found = ablation_speedups([model], 6, print, as_graph=False)
     assert {*found} == {*plan(model.module).kernels} and kernel.on
     assert found[name][0] < 0.5 and found[name][2] < 1
 
@@ -61,13 +59,13 @@ def test_what_a_kernel_does_before_a_launch_counts_but_in_a_graph(
             return False
 
     monkeypatch.setattr(package.runtime, "ForwardGraph", Recorded)
-    found = over_operators([model], 6, print, as_graph=True)
-    assert found[name][1] > 1, "the recorded work counts, not what was done to record it"
+    found = ablation_speedups([model], 6, print, as_graph=True)
+    assert found[name][1] > 1, "only recorded work counts, not the recording"
     assert not plan(model.module).as_graph
 
 
 @torch.no_grad()
-def test_a_kernel_that_cannot_be_recorded_has_no_figure(
+def test_a_kernel_that_cannot_be_recorded_has_no_speedup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, model, _ = with_kernels(tmp_path, "cpu")
@@ -78,7 +76,7 @@ def test_a_kernel_that_cannot_be_recorded_has_no_figure(
 
     monkeypatch.setattr(package.runtime, "ForwardGraph", Refused)
     said: list[str] = []
-    assert over_operators([model], 6, said.append, as_graph=True) == {}
+    assert ablation_speedups([model], 6, said.append, as_graph=True) == {}
     assert said and all("not compared in its place: NoGraphError: it waits" in line for line in said)
 
 
@@ -89,10 +87,10 @@ def test_each_way_of_running_has_its_own_kernels(tmp_path: Path) -> None:
     package, model, name = with_kernels(tmp_path, "cuda")
     kernel = plan(model.module).kernels[name]
     kernel.run = slowed(kernel.run)
-    eager = over_operators([model], 6, print, as_graph=False)[name]
+    eager = ablation_speedups([model], 6, print, as_graph=False)[name]
     assert eager[0] < 0.5 and eager[2] < 1
-    graph = over_operators([model], 6, print, as_graph=True)[name]
-    assert graph[1] > 0.3, "a graph does not wait for what it took to record it"
+    graph = ablation_speedups([model], 6, print, as_graph=True)[name]
+    assert graph[1] > 0.3, "the host work of the recording is not in the graph"
     set_way(tmp_path, as_graph=False, in_compiled=None, slower={"eager": [name], "graph": []})
     package.load(model.module)
     fresh = plan(model.module).kernels[name]

@@ -1,4 +1,4 @@
-"""Small models with all that is known of a run of them."""
+"""Small traced models."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch
 from torch import nn
 
 from search.optimize.extraction.fragments import Fragment, fragment_of
-from search.optimize.extraction.whole import Whole, whole_of
+from search.optimize.extraction.traced_model import TracedModel, trace_model
 from search.optimize.profiling.chains import find_chains
 from tests.search.optimize.example_models import Function, loaded
 
 
-def whole(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> Whole:
+def traced(module: nn.Module | Callable[..., Any], *inputs: torch.Tensor) -> TracedModel:
     model = module if isinstance(module, nn.Module) else Function(module)
-    return whole_of(loaded(model.eval(), *inputs))
+    return trace_model(loaded(model.eval(), *inputs))
 
 
-def at_shapes(module: nn.Module | Callable[..., Any], *shapes: tuple[torch.Tensor, ...]) -> list[Whole]:
-    """One model with several sets of inputs, of equal weights: a, b, …"""
+def at_shapes(module: nn.Module | Callable[..., Any], *shapes: tuple[torch.Tensor, ...]) -> list[TracedModel]:
+    """One model at several input shapes with equal weights, named a, b, …"""
     model = module if isinstance(module, nn.Module) else Function(module)
     models = [loaded(model.eval(), *inputs) for inputs in shapes]
     named = zip("abcd", models, strict=False)
-    return [whole_of(replace(each, shape=name, weight=1 / len(models))) for name, each in named]
+    return [trace_model(replace(each, shape=name, weight=1 / len(models))) for name, each in named]
 
 
-def places(made: Whole, *names: str) -> tuple[int, ...]:
-    """Those of the first calls of these operators, one after the other."""
+def places(made: TracedModel, *names: str) -> tuple[int, ...]:
+    """The indices of the first call of each operator."""
     found = [call.name for call in made.run.calls]
     return tuple(found.index(name) for name in names)
 
 
-def chain(made: Whole, most: int = 64) -> Fragment:
-    """The longest chain of at most so many calls."""
+def chain(made: TracedModel, most: int = 64) -> Fragment:
+    """The longest chain of at most `most` calls."""
     chains = [each.places for each in find_chains(made.run) if len(each.places) <= most]
     return fragment_of(made.graph, made.run, max(chains, key=len))

@@ -1,4 +1,4 @@
-"""How long a forward takes, in each way of running the model: readings in turn."""
+"""Times a forward in each way of running the model, with interleaved readings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from evaluators.base.cause import first_line
 from search.optimize.installation.graphs import ForwardGraph
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.apart import TUNED, WAYS, VerificationTask
-from search.optimize.verification.blocks import in_turn, warm
-from search.optimize.verification.compiler import over_compiled
-from search.optimize.verification.in_place import over_operators
-from search.optimize.verification.plans import plan_of, recorded
+from search.optimize.verification.ablation import ablation_speedups
+from search.optimize.verification.compiled_code import compiled_speedups
+from search.optimize.verification.forward_plan import plan_of, record_graph
+from search.optimize.verification.interleaved import time_interleaved, warm
+from search.optimize.verification.launcher import TUNED, WAYS, VerificationTask
 from search.optimize.verification.record import (
     COMPILED_PAIRS,
     GRAPH,
@@ -24,18 +24,20 @@ from search.optimize.verification.record import (
 )
 
 RECOMPILED = 8
-"""Times a function may be compiled for each shape, as PyTorch has it for one."""
+"""PyTorch's default limit of recompilations; it is applied per shape."""
 
 
-def timed(
+def time_model(
     package: Any, task: VerificationTask, compared: Verification, say: Callable[[str], None]
 ) -> Verification:
-    """The verification with a session of the ways at all shapes in turn, and why other ways could not be run.
-    Kernels that were left out stay off, and in each way those that are slower there than what they stand for;
-    in compiled code those that are no faster."""
+    """Returns `compared` with a timing session over all ways and shapes, and the ways that failed.
+
+    Kernels that were left out stay off. In each way, the kernels that are slower there than their operators
+    are off as well; in compiled code, the kernels that are not faster.
+    """
     plain, fast = task.load(task.seed), task.load(task.seed)
     package.load(fast[0].module, list(compared.left_out))
-    compared, plan = _in_place(fast, task, compared, say), plan_of(fast[0])
+    compared, plan = _kernel_speedups(fast, task, compared, say), plan_of(fast[0])
     plan.slower = compared.slower_in
     for name in compared.left_out:
         plan.kernels[name].on = False
@@ -46,12 +48,14 @@ def timed(
     for way in (each for each in task.ways if each not in failed):
         say(f"{WAYS[way]}: warming up")
         try:
-            own = _warm(way, fast if way.startswith(OPTIMIZED) else plain)
+            own = _warmed_runs(way, fast if way.startswith(OPTIMIZED) else plain)
             runs |= {(shape, way): run for shape, run in own.items()}
-        except Exception as error:  # of the compiler, or of what it has made
+        except Exception as error:  # from the compiler, or from the code it made
             failed[way] = f"{type(error).__name__}: {first_line(error)}"
     ms: dict[str, dict[str, list[float]]] = {}
-    for (shape, way), read in in_turn(runs, task.turns, task.device, seed=task.seed, say=say).items():
+    for (shape, way), read in time_interleaved(
+        runs, task.turns, task.device, seed=task.seed, say=say
+    ).items():
         ms.setdefault(shape, {})[way] = read
     shapes = {each.shape: each.weight for each in plain}
     return replace(compared, sessions=[ms], failed=failed, shapes=shapes)
@@ -62,25 +66,25 @@ def _compiles(task: VerificationTask) -> bool:
     return any(with_kernels in task.ways for _, with_kernels in COMPILED_PAIRS)
 
 
-def _in_place(
+def _kernel_speedups(
     models: Sequence[LoadedModel], task: VerificationTask, compared: Verification, say: Callable[[str], None]
 ) -> Verification:
-    """With what each kernel is worth in the ways that are timed, unless the task says that."""
+    """Returns `compared` with each kernel's speedup in the timed ways, measured unless the task has it."""
     found = {way: own for way, own in task.in_place.items() if way in task.ways}
     for way in (OPTIMIZED, OPTIMIZED_GRAPH):
         if way in task.ways and way not in found and way not in compared.failed:
-            say(f"kernels in their places, {WAYS[way]}")
-            found[way] = over_operators(models, task.turns, say, as_graph=way == OPTIMIZED_GRAPH)
+            say(f"timing each kernel in its place: {WAYS[way]}")
+            found[way] = ablation_speedups(models, task.turns, say, as_graph=way == OPTIMIZED_GRAPH)
     compared = replace(compared, in_place=found)
     if _compiles(task):
-        say("kernels in compiled code")
-        compared = replace(compared, over_compiled=over_compiled(models, task.turns, say))
+        say("timing each kernel in compiled code")
+        compared = replace(compared, over_compiled=compiled_speedups(models, task.turns, say))
     return compared.without_useless
 
 
-def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any]]:
-    """What runs the model in this way, by the shape, after it has been run. Each shape has compiled code of
-    its own. Raises whatever that raises."""
+def _warmed_runs(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any]]:
+    """A function per shape that runs the model in this way, warmed up. Each shape is compiled separately.
+    Raises what the model or the compiler raises."""
     import torch
 
     if way in (GRAPH, OPTIMIZED_GRAPH):
@@ -101,12 +105,12 @@ def _warm(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any
 
 
 def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:
-    """What runs the model at its shape as a CUDA graph. Raises NoGraphError."""
+    """A function that runs the model at its shape as a CUDA graph. Raises NoGraphError."""
     if way == GRAPH:
         graph = ForwardGraph(lambda *_: model.run(), model.inputs(), [])
         return lambda: graph(*model.inputs())
     plan = plan_of(model)
-    recorded(model)
+    record_graph(model)
 
     def run() -> Any:
         plan.as_graph = True

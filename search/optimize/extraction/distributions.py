@@ -1,4 +1,4 @@
-"""How a model's own tensors are spread, and code that draws tensors like them."""
+"""The value distributions of a model's tensors, and code that draws tensors like them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     import torch
 
 CONSTANT_STD = 0.1
-"""Of a tensor that is the same everywhere, as a bias at its initialisation: after training it is not."""
+"""Standard deviation for a constant tensor, such as an initial bias, because training would change it."""
 SHARES = ("zeros", "masked")
-"""Arguments of `drawn` that are 0 where they are left out."""
+"""Arguments of `drawn` that default to 0."""
 DRAWN = '''def drawn(shape, mean, std, low, high, zeros=0.0, masked=0.0, dtype=torch.float32):
-    """Normal, within the range; shares of it are 0, and minus infinity."""
+    """Normally distributed and clamped to a range; the given shares of elements are 0 and minus infinity."""
     tensor = torch.randn(shape).mul_(std).add_(mean).clamp_(low, high)
     if zeros:
         tensor.masked_fill_(torch.rand(shape) < zeros, 0.0)
@@ -24,15 +24,15 @@ DRAWN = '''def drawn(shape, mean, std, low, high, zeros=0.0, masked=0.0, dtype=t
     return tensor.to(dtype)
 '''
 STRIDED = '''def strided(tensor, strides):
-    """The same, laid out in memory with these strides."""
+    """A copy with these strides."""
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 '''
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorDraw:
-    """A tensor's type, strides ("" none: contiguous) and spread: mean and standard deviation of its finite
-    elements, their range, and the shares of zeros and of minus infinity."""
+class TensorDistribution:
+    """A tensor's dtype, strides (empty: contiguous) and distribution: mean, standard deviation and range of
+    its finite elements, and the shares of zeros and of minus infinity."""
 
     dtype: str
     strides: tuple[int, ...] = ()
@@ -44,38 +44,24 @@ class TensorDraw:
     masked: float = 0.0
 
     def code(self, shape: str, strides: str = "") -> str:
-        """The expression that draws one; `shape` is the name of its shape, `strides` of its strides where
-        they differ from case to case."""
+        """The expression that draws such a tensor. `shape` is the name of its shape, `strides` that of its
+        strides where they differ between cases."""
         laid_out = strides or str(self.strides or "")
         if self.dtype == "bool":
             text = f"torch.rand({shape}) < {self.mean:.4g}"
             text = f"({text})" if laid_out else text
-        elif _is_whole(self.dtype):
+        elif self.dtype.startswith(("int", "uint")):
             text = f"torch.randint({self.low:.0f}, {self.high + 1:.0f}, {shape}, dtype=torch.{self.dtype})"
         else:
-            parts = [f"{name}={value:.4g}" for name, value in self._spread() if value or name not in SHARES]
+            figures = {name: getattr(self, name) for name in ("mean", "std", "low", "high", *SHARES)}
+            parts = [f"{name}={value:.4g}" for name, value in figures.items() if value or name not in SHARES]
             kind = "" if self.dtype == "float32" else f", dtype=torch.{self.dtype}"
             text = f"drawn({shape}, {', '.join(parts)}{kind})"
         return f"strided({text}, {laid_out})" if laid_out else text
 
-    def _spread(self) -> list[tuple[str, float]]:
-        return [
-            ("mean", self.mean),
-            ("std", self.std),
-            ("low", self.low),
-            ("high", self.high),
-            ("zeros", self.zeros),
-            ("masked", self.masked),
-        ]
-
-
-def _is_whole(dtype: str) -> bool:
-    return dtype.startswith(("int", "uint"))
-
 
 def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """In which one like this is laid out: () where it is contiguous, or expanded: a tensor of its own is the
-    harder case."""
+    """The strides to draw a tensor with; () for a contiguous one, and for an expanded one."""
     strides = tuple(tensor.stride())
     expanded = any(size > 1 and each == 0 for size, each in zip(tensor.shape, strides, strict=True))
     return () if tensor.is_contiguous() or expanded else strides
@@ -86,19 +72,19 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def draw_of(tensors: Sequence[torch.Tensor]) -> TensorDraw:
-    """The spread of tensors of one type and layout, taken together. Raises ValueError for a type that cannot
-    be drawn, and for NaN."""
+def distribution_of(tensors: Sequence[torch.Tensor]) -> TensorDistribution:
+    """The joint distribution of tensors of one dtype and layout. Raises ValueError for complex and quantized,
+    empty and non-finite tensors (minus infinity is allowed)."""
     import torch
 
     first = tensors[0]
     dtype = str(first.dtype).removeprefix("torch.")
     if first.is_complex() or first.is_quantized:
-        raise ValueError(f"tensors of {dtype} are not drawn")
+        raise ValueError(f"tensors of {dtype} cannot be drawn")
     flat = [each.flatten() for each in tensors]
     together = torch.cat(flat).to(torch.float64 if first.device.type != "mps" else torch.float32)
     if together.numel() == 0:
-        raise ValueError("a tensor without elements")
+        raise ValueError("a tensor there has no elements")
     if bool(together.isnan().any()):
         raise ValueError("the model has NaN there")
     finite = together[together.isfinite()]
@@ -112,7 +98,7 @@ def draw_of(tensors: Sequence[torch.Tensor]) -> TensorDraw:
     low, high = float(finite.min()), float(finite.max())
     if low == high and first.is_floating_point():
         std, low, high = CONSTANT_STD, low - 3 * CONSTANT_STD, high + 3 * CONSTANT_STD
-    return TensorDraw(
+    return TensorDistribution(
         dtype=dtype,
         strides=strides_of(first),
         mean=mean,

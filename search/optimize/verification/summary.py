@@ -1,0 +1,85 @@
+"""A verification in words: what the comparison found, and how long each way of running the model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from search.optimize.verification.record import (
+    EAGER,
+    OPTIMIZED,
+    OPTIMIZED_GRAPH,
+    Verification,
+    interval_text,
+)
+
+
+def report_lines(found: Verification, titles: Mapping[str, str]) -> list[str]:
+    """The whole verification, one line each; `titles` names the ways of running the model."""
+    lines = summary_lines(found)
+    if len(found.shapes) > 1 and found.ways:
+        for shape, weight in found.shapes.items():
+            lines += [f"at {shape}, {weight:.0%} of the calls:", *_times(found, titles, shape)]
+        lines.append("weighted average:")
+    lines += _times(found, titles)
+    if found.ways:
+        lines.append(f"the fastest way: {titles.get(found.fastest, found.fastest)}")
+    return lines + [f"{titles.get(way, way):<34} failed: {why}" for way, why in found.failed.items()]
+
+
+def summary_lines(found: Verification) -> list[str]:
+    """What the comparison found, one line each."""
+    worst = max(found.checks, key=lambda each: each.error / each.allowed, default=None)
+    lines = []
+    if worst is not None:
+        verdict = "same outputs" if found.passes else "DIFFERENT outputs"
+        reference = "float64" if worst.eager_error is not None else "eager"
+        eager = f", eager's error {worst.eager_error:.1e}" if worst.eager_error is not None else ""
+        lines.append(
+            f"{verdict} on {len({each.seed for each in found.checks})} sets of weights and inputs"
+            f"{f' at each of {len(found.shapes)} shapes' if len(found.shapes) > 1 else ''}: "
+            f"error {worst.error:.1e} against {reference}{eager}, {worst.allowed:.1e} allowed"
+        )
+    tokens = [each.tokens for each in found.checks if each.tokens is not None]
+    if tokens:
+        lines.append(f"most likely tokens: {min(tokens):.2%} equal the original's")
+    if found.other_sizes:
+        lines.append(found.other_sizes)
+    if found.as_graph:
+        lines.append("it runs as a CUDA graph, which is faster")
+    if OPTIMIZED in found.ways and not found.is_faster:
+        lines.append("NOT significantly faster than the original: use the original model here")
+    elif OPTIMIZED in found.ways:
+        slow = [shape for shape in found.shapes if not found.speedup(found.delivered, shape=shape)[1] > 1]
+        lines += [f"NOT significantly faster than the original at {shape}" for shape in slow]
+    for way, own in found.in_place.items():
+        names = (name for name in found.slower(way) if name not in found.left_out)
+        if slower := [f"{name} {interval_text(own[name])}" for name in names]:
+            where = "as a CUDA graph" if way == OPTIMIZED_GRAPH else "without a CUDA graph"
+            lines.append(f"{where} the operators run instead of {', '.join(slower)}")
+    if found.over_compiled or not found.compiled_pays:
+        lines.append(_compiled_line(found))
+    return lines + [f"removed: {name}: {why}" for name, why in found.left_out.items()]
+
+
+def growth_lines(found: Verification) -> list[str]:
+    """How the error grew from kernel to kernel, where kernels had to be removed."""
+    lines = [f"  {each.error:.1e}  {each.kernel}  {each.site}" for each in found.growth]
+    return ["errors of the kernels' results before any was removed, call by call:", *lines] if lines else []
+
+
+def _compiled_line(found: Verification) -> str:
+    """Which kernels run in compiled code."""
+    if not found.compiled_pays:
+        return "in compiled code the original forward runs, because it is faster there"
+    used = [f"{name} {interval_text(found.over_compiled[name])}" for name in found.faster_compiled]
+    left = len(found.over_compiled) - len(used)
+    line = f"kernels in compiled code: {', '.join(used) or 'none'}"
+    return line + (f"; {left} no faster than the compiler's code" if left else "")
+
+
+def _times(found: Verification, titles: Mapping[str, str], shape: str | None = None) -> Iterator[str]:
+    """A line for each way of running the model."""
+    for way in found.ways:
+        speedup, low, high = found.speedup(way, shape=shape)
+        over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"
+        yield f"{titles.get(way, way):<34} {found.ms(way, shape):9.3f} ms{over}"
