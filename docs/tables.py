@@ -1,4 +1,4 @@
-"""Writes the tables of the library's kernels into README.md and docs/results/kernels.md, from the kernels' cards.
+"""Writes the tables of library kernels into README.md and docs/results/kernels.md, from the kernels' cards.
 
     python docs/tables.py
 
