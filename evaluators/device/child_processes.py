@@ -42,7 +42,7 @@ class WorkerBroken(Exception):
 
 
 class UnfitProblem(WorkerBroken):
-    """The reference does not run or cannot judge a kernel, on any device and however often it is opened."""
+    """The reference does not run or cannot judge a kernel, on any device and in every attempt."""
 
 
 class UnansweredProblem(UnfitProblem):

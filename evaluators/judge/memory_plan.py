@@ -36,8 +36,8 @@ class TooLarge(UnfitReference):
 
 
 def most_calls(total_bytes: int, call_bytes: int) -> int:
-    """Most calls for which shared buffers may be created on a device with this much memory, whatever else it
-    holds; 0 if one call would exceed its share."""
+    """Most calls for which shared buffers may be created on a device with this much memory,
+    however full it is; 0 if one call would exceed its share."""
     return 1 if call_bytes > LARGE_SHARE * total_bytes else int(total_bytes * MEMORY_SHARE // call_bytes)
 
 

@@ -20,7 +20,7 @@ class OpeningStep(StrEnum):
     FORKING = "forking the baseline"
     CLOSING = "closing the problem before"
     LOADING = "loading the reference"
-    LOOKING = "what the reference does besides"
+    LOOKING = "what the reference does in addition"
     TIMING = "the reference's rough time"
     COUNTING = "counting operations"
     DISTRIBUTIONS = "usable distributions"

@@ -237,7 +237,7 @@ def serve(channel: Channel) -> None:
 
 def warm_up_triton() -> None:
     """Computes and caches what Triton would otherwise compute in every runner before its first launch: the
-    checksum of its own files takes 0.3 s."""
+    checksum of Triton's files takes 0.3 s."""
     with contextlib.suppress(ImportError, AttributeError, OSError, RuntimeError):
         from triton.backends.nvidia.compiler import get_ptxas_version
         from triton.runtime.cache import triton_key

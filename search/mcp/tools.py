@@ -47,7 +47,7 @@ INSTRUCTIONS = """\
 A search for a fast kernel. Measured speed decides: every kernel that you submit is built, checked against a
 PyTorch reference on secret inputs, and timed against it.
 
-1. Call read_problem, then read_history and list_kernels: the run may already have ideas and kernels.
+1. Call read_problem, then read_history and list_kernels: the run may contain ideas and kernels already.
 2. propose_idea: propose one optimisation hypothesis for the reference (parent "") or for an existing kernel
    (parent: its id).
 3. submit_kernel: submit complete source for the idea, as many different variants as are worth trying. If one

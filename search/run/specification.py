@@ -30,7 +30,7 @@ class SearchSpec:
     Attributes:
         problem: the problem to search.
         strategy: chooses the seeds of each expansion.
-        proposer: has the ideas and writes the kernels.
+        proposer: proposes ideas and writes kernels.
         limits: the arguments of `Budget`.
         evaluator: gives recorded or made-up verdicts; None: kernels are measured.
         library: where known kernels come from and the winner goes; None: neither.

@@ -18,7 +18,7 @@ from search.strategies.values import is_exhausted, is_library, pending_only, req
 class Relay:
     """Hands over after every `stage` ideas; after the last strategy comes the first again.
 
-    A strategy sees the results of its own stage and, as a library entry, the best kernel of all earlier
+    A strategy sees the results of its stage and, as a library entry, the best kernel of all earlier
     stages. Where it would start from the reference, it starts from that kernel. The next stage begins when
     nothing of the one before is in flight, so that it starts from the best. With synchronous strategies,
     stages end with rounds. Either all strategies are synchronous or none, and their rounds have the relay's

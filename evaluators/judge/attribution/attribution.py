@@ -1,7 +1,7 @@
 """Whose code did a candidate's work, for problems whose kernels must do it themselves (`no_library`).
 
 On a GPU the device's trace decides. On a CPU samples of the candidate's stacks show the share, and decide
-only on plain evidence, so that no verdict depends on what else runs on the machine.
+only on plain evidence, so that no verdict depends on other programs on the machine.
 """
 
 from __future__ import annotations

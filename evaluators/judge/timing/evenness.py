@@ -22,7 +22,7 @@ EXCESSES = (0.5, 2.0, 8.0)
 """How much longer a slow call takes, in multiples of the median on top of the clock's noise. Each is tried,
 because a busy machine delays many calls a little."""
 SURE, LIKELY, OPEN = 1e-3, 1e-2, 0.3
-"""Largest probability that the kernel has so many slow calls by chance, to reject it, to time it by its mean,
+"""Largest probability that the kernel has that number of slow calls by chance, to reject it, to time it by its mean,
 and to keep sampling."""
 FEWEST_BLOCKS = 3
 """Blocks that must contain slow calls, because one delay by the machine may be as long as a block."""
@@ -32,8 +32,8 @@ PLAIN_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Evenness:
-    """What the calls of a session show. `by_chance` is the probability that the kernel has so many of the
-    slow calls if it has no more than the baseline; 1 if they are in too few blocks."""
+    """What the calls of a session show. `by_chance` is the probability that the kernel has that number of
+    the slow calls if it has no more than the baseline; 1 if they are in too few blocks."""
 
     calls: int
     slow: int

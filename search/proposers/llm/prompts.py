@@ -71,7 +71,8 @@ FACTS = (
 class Prompts:
     """Renders prompts. Templates in `folder` replace the built-in ones.
 
-    `examples` and `hardware` say whether to include the languages' examples and the device's facts. `languages`:
+    `examples` and `hardware` say whether to include the languages' examples and the device's facts.
+    `languages`:
     what kernels may be written in; empty for all that fit the device. Raises ValueError for a missing folder
     or an unknown language.
     """
