@@ -321,10 +321,10 @@ def sabotaged(before_ms: Sequence[float], beside_ms: Sequence[float], slack_ms: 
     """Why the kernel must have slowed the baseline down: three quarters of the baseline's blocks next to the
     kernel were slower than any before it was loaded. A machine that is busy for a while slows down fewer.
     None if it did not."""
-    before, beside = max(before_ms), sorted(beside_ms)[len(beside_ms) // 4]
-    if beside <= credible_ms(before_ms, slack_ms):
+    before, together = max(before_ms), sorted(beside_ms)[len(beside_ms) // 4]
+    if together <= credible_ms(before_ms, slack_ms):
         return None
-    return f"next to the kernel the baseline takes {beside:.4g} ms instead of {before:.4g} ms"
+    return f"next to the kernel the baseline takes {together:.4g} ms instead of {before:.4g} ms"
 
 
 def credible_ms(before_ms: Sequence[float], slack_ms: float) -> float:

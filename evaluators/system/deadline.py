@@ -1,6 +1,6 @@
 """Time limits for processes that do not count the time spent waiting for a core.
 
-On a busy machine a process that is ready to run waits for a core through no fault of its own. A limit expires
+On a busy machine a process that is ready to run waits for a core, which is not its fault. A limit expires
 once there was that much time in which no process waited. It also expires once the candidate's own processes
 have used as much CPU time as all cores provide within the limit, because a candidate that spins with more
 threads than cores makes its own threads wait for one another.

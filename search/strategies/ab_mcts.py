@@ -113,7 +113,7 @@ def normal_inverse_gamma(scores: Scores) -> tuple[float, float, float, float]:
 
 
 def _can_be_expanded(node: IdeaNode, view: View) -> bool:
-    """Whether the node is the reference or has a kernel to start from, and the proposer may still propose ideas for it."""
+    """Whether the node is the reference or has a kernel to start from, and is not exhausted."""
     return (node.seed is not None or node.idea is None) and not is_exhausted(node.seed, view)
 
 

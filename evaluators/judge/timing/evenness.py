@@ -22,8 +22,8 @@ EXCESSES = (0.5, 2.0, 8.0)
 """How much longer a slow call takes, in multiples of the median on top of the clock's noise. Each is tried,
 because a busy machine delays many calls a little."""
 SURE, LIKELY, OPEN = 1e-3, 1e-2, 0.3
-"""Largest probability that the kernel has that number of slow calls by chance, to reject it, to time it by its mean,
-and to keep sampling."""
+"""Largest probability that the kernel has that number of slow calls by chance: to reject it, to time it by
+its mean, and to keep sampling."""
 FEWEST_BLOCKS = 3
 """Blocks that must contain slow calls, because one delay by the machine may be as long as a block."""
 PLAIN_FACTOR = 2.0

@@ -230,7 +230,7 @@ class Profile:
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the GPU waits for launches such a share of the time that faster kernels alone hardly help."""
+        """Whether the GPU mostly waits for launches, so that faster kernels alone hardly help."""
         return self.device != "cpu" and self.idle_share >= LAUNCH_BOUND
 
     @property
