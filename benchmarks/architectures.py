@@ -29,7 +29,7 @@ from search.optimize.installation.placement import assign_places
 from search.optimize.models.architectures import Diffusers, Transformers
 from search.optimize.models.source import ModelSource
 from search.optimize.profiling.profile import profile_of
-from search.optimize.verification.record import error_of
+from search.optimize.verification.errors import error_of
 
 SHAPES = ({"batch": 1}, {"batch": 2})
 SMALL = {

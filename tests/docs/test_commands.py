@@ -59,6 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     campaign = place / "outputs/campaign" / STAMP / ".hydra"
     campaign.mkdir(parents=True)
     (campaign / "overrides.yaml").write_text("- suite=shipped\n- budget.evaluations=10\n")
+    optimize = place / "outputs/optimize" / STAMP / ".hydra"
+    optimize.mkdir(parents=True)
+    (optimize / "overrides.yaml").write_text("- model=my_model.py\n- device=cpu\n")
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 

@@ -310,7 +310,7 @@ def test_jsonl_is_plain_json(harvested: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_documentation_names_every_column(name: str, harvested: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "harvest.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "harvest.md").read_text()
     lines = [line for line in (harvested / name / "README.md").read_text().splitlines() if "| `" in line]
     assert len(lines) > 15
     assert not [line for line in lines if line not in page]

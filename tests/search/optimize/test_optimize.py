@@ -233,7 +233,7 @@ def test_the_settings_of_a_model() -> None:
         (["model=my_model.py", "model.shapes=[{weight:0}]"], "model.shapes has the weight 0"),
         (
             ["model=my_model.py", "model.shapes=[{weight:1},{}]"],
-            "the case as it is of my_model.py stands there",
+            "has the case as it is twice",
         ),
         (["model=my_model.py", "model.shapes=[{sizes:{raws:2}}]"], "no module global raws to override"),
         (
