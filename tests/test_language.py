@@ -37,7 +37,9 @@ INSTEAD = {
     r"\b(wherein|thereby|whereof|thereof)\b": "in which, and so",
     r"\bmakes? (it|them) a problem\b": "turns it into a problem",
     r"\bof which not all\b": "some of",
-    r"\bwho (runs|is|has|calls|asks|reads|looks|wants|writes)\b": "a kernel that runs; people are 'people who'",
+    r"\bwho (runs|is|has|calls|asks|reads|looks|wants|writes)\b": (
+        "a kernel that runs; people are 'people who'"
+    ),
     r"\bof (its|their|one's|our) own\b": "its own, separate, dedicated",
     r"\b(what else|whatever else)\b": "the thing's name",
     r"\bhowever often\b": "any number of times",

@@ -152,6 +152,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, **off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -213,6 +214,7 @@ def test_what_a_library_computes_is_left_to_it_where_that_is_allowed(name: str) 
     assert "self.kernel(" in lines and ("mm.default(" in lines or "cat.default(" in lines)
 
 
+@pytest.mark.slow
 def test_a_size_that_differs_from_case_to_case_is_left_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

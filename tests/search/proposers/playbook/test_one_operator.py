@@ -46,6 +46,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -63,6 +64,7 @@ WIDE = "torch.randn(rows, 6)"
 SIZES = [Case(sizes={"rows": rows}, dtype=dtype) for rows, dtype in ((4, "float32"), (9, "float64"))]
 
 
+@pytest.mark.slow
 def test_a_problem_with_cases_has_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one = plain("torch.softmax(x, dim=-1)", WIDE)

@@ -17,6 +17,7 @@ EDGES = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 88.7, 89.0
 VALUES = torch.cat([torch.linspace(-110, 95, 20001), torch.linspace(-4, 4, 20001), EDGES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "error"), [("exp", 2e-7), ("tanh", 2e-7), ("erf", 4e-7)])
 def test_they_are_exact(name: str, error: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
