@@ -231,6 +231,7 @@ class Played:
 
 def play(monkeypatch: pytest.MonkeyPatch, statuses: list[str]) -> None:
     names = [f"{status} {number}" for number, status in enumerate(statuses)]
+    monkeypatch.setattr(mutants, "mutants", list)
     monkeypatch.setattr(mutants, "Pool", Played)
     monkeypatch.setattr(mutants, "LocalHost", Played)
     monkeypatch.setattr(mutants, "of_mutants", lambda *_: [asked(name) for name in names])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ideatree
 from evaluators.device.child_processes import thread_variables
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -18,6 +20,20 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's calls with fewer inputs and shorter final measurements: its times do not matter here."""
+    plan = ideatree.Plan(block_ms=4.0, precision=0.2, max_s=0.2)
+    search = ideatree.search
+
+    def short_search(*problem: Any, evaluator: dict[str, Any] | None = None, **keys: Any) -> ideatree.Run:
+        if evaluator:
+            keys |= {"evaluator": evaluator | {"max_calls": 4, "threads": 1}, "comparisons": 0}
+        return search(*problem, **keys)
+
+    monkeypatch.setattr(ideatree, "search", short_search)
+    monkeypatch.setattr(ideatree, "Settings", partial(ideatree.Settings, max_calls=4, thorough_plan=plan))
+
+
 @pytest.mark.slow
 def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -25,6 +41,7 @@ def test_every_block_runs(
     monkeypatch.chdir(tmp_path)
     # Beside other tests two threads would wait, spinning, for one another.
     monkeypatch.setattr("evaluators.device.worker.thread_variables", lambda on, _: thread_variables(on, 1))
+    measure_shortly(monkeypatch)
     names: dict[str, Any] = {}
     for block in blocks(PAGE):
         exec(compile(block, str(PAGE), "exec"), names)

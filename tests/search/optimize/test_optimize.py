@@ -152,6 +152,7 @@ def test_several_shapes_from_the_profile_to_the_model(
     assert "model.shapes is not what" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> None:
     """Also where the file names cases, which were nothing to it then."""
     cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'

@@ -262,6 +262,7 @@ def test_an_interrupted_tuning_goes_on_with_what_was_verified(
     assert ran == [first, tuning], "asked again, all of it is measured again"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     task = VerificationTask(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):
