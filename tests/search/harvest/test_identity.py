@@ -74,6 +74,7 @@ def test_what_is_not_python_stands_for_itself() -> None:
     assert operators("class (") == ()
 
 
+@pytest.mark.slow
 @given(
     operation=st.sampled_from(["relu", "softmax", "tanh"]),
     features=st.integers(1, 10**9),
