@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -167,6 +167,7 @@ def test_a_folder_of_an_earlier_version_goes_on_with_one_shape(place: Path) -> N
     assert read_profile(folder).weights == {"": 1.0}
 
 
+@pytest.mark.slow
 def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
     assert main([*given, "library.use=false", "out=there", "stop_after=profile"]) == 0

@@ -215,7 +215,7 @@ def wait_for_verdicts(tmp_path: Path, n: int, timeout_s: float = 300) -> Path:
     raise AssertionError(f"{n} verdicts did not come in {timeout_s} s")
 
 
-@pytest.mark.parametrize("pool", ["local", "ray"])
+@pytest.mark.parametrize("pool", [pytest.param("local", marks=pytest.mark.exhaustive), "ray"])
 def test_a_killed_run_resumes_where_it_was(tmp_path: Path, pool: str) -> None:
     size = ["rounds=1", "ideas=2", "branch=2", f"pool={pool}"]
     process = start(tmp_path, *SMALL, *size)

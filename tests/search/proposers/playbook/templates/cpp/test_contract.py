@@ -75,9 +75,7 @@ SAMPLES = [0, *(pytest.param(sample, marks=pytest.mark.exhaustive) for sample in
 """Random kernels of each problem."""
 
 
-@pytest.fixture(autouse=True)
-def _build_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+pytestmark = pytest.mark.usefixtures("shared_builds")
 
 
 def known(problem: Problem) -> tuple[Workload, Template]:

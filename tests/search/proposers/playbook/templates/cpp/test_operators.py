@@ -15,10 +15,7 @@ from tests.search.proposers.playbook.operator_calls import (
     wrong_calls,
 )
 
-
-@pytest.fixture(autouse=True)
-def _build_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+pytestmark = pytest.mark.usefixtures("shared_builds")
 
 
 @pytest.mark.slow
