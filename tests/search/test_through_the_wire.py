@@ -143,6 +143,7 @@ def test_a_bad_day_is_a_record_and_the_search_goes_on(
     assert KEY not in path.read_text() + (tmp_path / "model_calls.jsonl").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", list(WIRES))
 @pytest.mark.parametrize(
     "text",

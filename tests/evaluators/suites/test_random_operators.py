@@ -84,6 +84,7 @@ def found_in(reference: ReferenceModel, kernel: Kernel_) -> str:
     return evidence.comparison().problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", [*CALLS, *NO_TENSORS])
 def test_an_operator_passes_beside_itself(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_outputs, "ENOUGH", 2**12)

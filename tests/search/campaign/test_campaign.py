@@ -321,6 +321,7 @@ def test_problems_that_cannot_be_searched_are_named(
     assert len(body["not searched"]) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "says"),
     [

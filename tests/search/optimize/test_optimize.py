@@ -176,6 +176,7 @@ def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "_softmax" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "source"),
     [
@@ -201,6 +202,7 @@ def test_what_can_be_set_of_a_model() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
