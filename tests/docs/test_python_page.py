@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 import ideatree
 from evaluators.device.child_processes import thread_variables
+from evaluators.device.settings import Settings
+from evaluators.scheduler.local_host import LocalHost
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "guides" / "python.md"
@@ -18,6 +21,30 @@ PAGE = DOCS / "guides" / "python.md"
 
 def blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+class KeptHost(LocalHost):
+    """Stays open when a block of the page ends, for the next block that asks for the same settings."""
+
+    def close(self, *, now: bool = False) -> None:
+        pass
+
+
+@pytest.fixture
+def kept_hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two blocks of the page start evaluators with equal settings; they share the processes."""
+    hosts: dict[str, KeptHost] = {}
+
+    def host(*, settings: Settings, on_gpu: bool) -> KeptHost:
+        key = f"{settings} {on_gpu}"
+        if key not in hosts:
+            hosts[key] = KeptHost(settings=settings, on_gpu=on_gpu)
+        return hosts[key]
+
+    monkeypatch.setattr("ideatree.evaluator.LocalHost", host)
+    yield
+    for each in hosts.values():
+        LocalHost.close(each)
 
 
 def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +62,7 @@ def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_hosts")
 def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
