@@ -6,24 +6,30 @@ import gc
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 LONGEST = (
-    *("evaluators/test_catalogue.py", "docs/test_python_page.py", "kernel_library/seeds/test_cpp_seeds.py"),
-    *("evaluators/test_chaos.py", "evaluators/score/test_score.py", "search/run/test_run.py"),
-    *("evaluators/reference/test_validation.py", "benchmarks/test_peers.py"),
-    *("search/test_through_the_wire.py", "evaluators/scheduler/test_ray_host.py"),
-    *("evaluators/scheduler/test_hosts.py", "evaluators/device/test_worker_hostile.py"),
-    *("evaluators/device/test_worker_failures.py", "evaluators/device/test_worker_processes.py"),
-    *("evaluators/device/test_worker_references.py", "evaluators/device/test_worker.py"),
-    *("evaluators/evaluate/test_evaluate.py", "search/mcp/test_mcp.py", "evaluators/judge/test_memory.py"),
-    *("docs/test_commands.py", "evaluators/runner/test_node_fork_server.py"),
+    *("evaluators/test_catalogue.py", "search/run/test_run.py", "kernel_library/seeds/test_cpp_seeds.py"),
+    *("evaluators/test_chaos.py", "search/test_through_the_wire.py", "search/mcp/test_mcp.py"),
+    *("evaluators/reference/test_validation.py", "search/proposers/playbook/test_fused.py"),
+    *("search/proposers/playbook/templates/cpp/test_contract.py", "docs/test_python_page.py"),
+    *("evaluators/device/test_worker_processes.py", "evaluators/device/test_worker_failures.py"),
+    *("evaluators/device/test_worker_hostile.py", "evaluators/device/test_worker.py"),
+    *("search/proposers/playbook/templates/cpp/test_operators.py", "evaluators/score/test_score.py"),
+    *("evaluators/device/test_worker_references.py", "evaluators/scheduler/test_hosts.py"),
+    *("search/optimize/verification/test_apart.py", "search/optimize/test_optimize.py"),
+    *("evaluators/evaluate/test_evaluate.py", "evaluators/score/test_operator_score.py"),
+    *("search/campaign/test_campaign.py", "docs/test_commands.py", "benchmarks/test_peers.py"),
+    *("evaluators/judge/test_memory.py", "evaluators/runner/test_node_fork_server.py"),
     *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
     *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),
     *("evaluators/reference/test_reference_model.py", "evaluators/judge/test_head_to_head.py"),
     *("search/optimize/verification/test_launcher.py", "evaluators/score/test_operator_score.py"),
     *("search/proposers/playbook/templates/cpp/test_contract.py", "search/optimize/test_optimize.py"),
+    *("docs/test_docs.py", "evaluators/scheduler/test_ray_host.py", "benchmarks/test_harnesses.py"),
+    *("benchmarks/test_mutants.py", "evaluators/app/test_cli.py"),
 )
 """Files that take ten seconds and more. They come first: of processes that take file after file, none is
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""
@@ -47,6 +53,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -24,20 +24,26 @@ from benchmarks.mutants import (
     part_of,
     summary,
 )
-from benchmarks.mutations import KINDS, TORCH, BadEdit, Edit
+from benchmarks.mutations import KINDS, TORCH, BadEdit, Edit, Mutant
 from benchmarks.seeds import CASES
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from tests.search.fakes import timing
 
-ALL = mutations.mutants()
 DEVICES = ("cuda", "cpu")
 
 
+@pytest.fixture(scope="module")
+def all_mutants() -> list[Mutant]:
+    """All of them, made once: to compose their problems takes five seconds, so the tests with it are slow."""
+    return mutations.mutants()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-def test_each_kind_has_many_mutants(device: str) -> None:
-    found = [each for each in ALL if each.case.device == device]
+def test_there_are_many_of_each_kind(all_mutants: list[Mutant], device: str) -> None:
+    found = [each for each in all_mutants if each.case.device == device]
     assert len(found) >= {"cuda": 300, "cpu": 200}[device]
     kinds = Counter(each.kind for each in found)
     assert kinds.keys() == KINDS.keys()
@@ -45,9 +51,10 @@ def test_each_kind_has_many_mutants(device: str) -> None:
     assert max(kinds.values()) <= len(found) // 5
 
 
-def test_every_kernel_and_every_problem_has_mutants_of_several_kinds() -> None:
+@pytest.mark.slow
+def test_every_kernel_and_every_problem_has_mutants_of_several_kinds(all_mutants: list[Mutant]) -> None:
     kinds = defaultdict(list)
-    for each in ALL:
+    for each in all_mutants:
         kinds[each.base].append(each.kind)
     assert kinds.keys() == {case.seed for case in CASES} | {TORCH + name for name in mutations.problems()}
     for base, found in kinds.items():
@@ -56,14 +63,14 @@ def test_every_kernel_and_every_problem_has_mutants_of_several_kinds() -> None:
 
 
 @pytest.mark.slow
-def test_every_mutant_differs_and_parses() -> None:
-    for source in {each.kernel.source for each in ALL}:
+def test_every_mutant_is_another_source_that_parses(all_mutants: list[Mutant]) -> None:
+    for source in {each.kernel.source for each in all_mutants}:
         ast.parse(source)
-    for each in ALL:
+    for each in all_mutants:
         assert each.kernel.source != mutations.source_of(each.base), each.name
         assert each.why.endswith("."), each.name
-    assert max(Counter((each.name, each.case.device) for each in ALL).values()) == 1
-    assert max(Counter((each.kernel.id, each.case) for each in ALL).values()) == 1
+    assert max(Counter((each.name, each.case.device) for each in all_mutants).values()) == 1
+    assert max(Counter((each.kernel.id, each.case) for each in all_mutants).values()) == 1
 
 
 @pytest.mark.parametrize("old", ["x", "this is nowhere"])
@@ -74,8 +81,9 @@ def test_an_edit_that_no_longer_fits_is_refused(old: str, monkeypatch: pytest.Mo
         mutations.mutants()
 
 
-def test_a_change_that_the_problem_allows_is_not_a_mutant() -> None:
-    rounded = [each for each in ALL if each.name == "torch:level1/conv2d precision w5"]
+@pytest.mark.slow
+def test_what_a_problem_allows_is_no_mistake(all_mutants: list[Mutant]) -> None:
+    rounded = [each for each in all_mutants if each.name == "torch:level1/conv2d precision w5"]
     assert [each.case.device for each in rounded] == ["cuda"]  # on a CPU factors may be rounded to bfloat16
 
 
@@ -90,10 +98,14 @@ def test_an_unknown_kind_or_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -
         mutations.mutants()
 
 
-def test_mutants_of_a_sum_are_wrong_on_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one reference; `benchmarks/witness.py` checks the others."""
+@pytest.mark.slow
+def test_mutants_of_a_sum_are_wrong_on_their_inputs(
+    all_mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reference for all: `benchmarks/witness.py` is the command for the others."""
     monkeypatch.setitem(witness.SMALL, "library/sum_rows", {"rows": 16, "features": 512})
-    for each in (each for each in ALL if each.base == "torch:library/sum_rows" and each.case.device == "cpu"):
+    sums = [each for each in all_mutants if each.base == "torch:library/sum_rows"]
+    for each in (each for each in sums if each.case.device == "cpu"):
         assert list(witness.wrong_on(each, "cpu")), each.name
 
 
@@ -124,14 +136,16 @@ def test_a_witness_compares_non_finite_values(value: float) -> None:
     assert not witness.is_wrong(torch.ones(4), torch.ones(4, dtype=torch.float64), overflow, 2e-6)
 
 
-def test_small_sizes_keep_the_options_of_a_case() -> None:
-    wide = next(each for each in ALL if "50257" in each.case.name)
+@pytest.mark.slow
+def test_small_sizes_keep_the_options_of_a_case(all_mutants: list[Mutant]) -> None:
+    wide = next(each for each in all_mutants if "50257" in each.case.name)
     sizes = witness.small_problem(wide, "cpu").overrides
     assert sizes["features"] == 50257
     assert sizes["batch"] == witness.SMALL["level1/softmax"]["batch"]
     assert witness.SMALL.keys() == set(mutations.problems())
 
 
+@pytest.mark.slow
 def test_honest_kernels_are_the_library_and_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only two problems, because composing their configs takes time."""
     names = ["level1/softmax", "library/rotary"]
@@ -147,8 +161,9 @@ def test_honest_kernels_are_the_library_and_the_references(monkeypatch: pytest.M
     assert {each.problem.device for each in found} == {"cuda"}
 
 
-def test_mutants_have_problems_that_allow_any_code() -> None:
-    chosen = [each for each in ALL if each.base in ("sum_rows/triton", "torch:library/sum_rows")]
+@pytest.mark.slow
+def test_mutants_are_for_problems_that_any_code_may_solve(all_mutants: list[Mutant]) -> None:
+    chosen = [each for each in all_mutants if each.base in ("sum_rows/triton", "torch:library/sum_rows")]
     found = of_mutants(chosen, "cuda")
     assert {each.problem.libraries for each in found} == {"any"}
     assert len({each.problem.id for each in found}) == 1
@@ -216,6 +231,7 @@ class Played:
 
 def play(monkeypatch: pytest.MonkeyPatch, statuses: list[str]) -> None:
     names = [f"{status} {number}" for number, status in enumerate(statuses)]
+    monkeypatch.setattr(mutants, "mutants", list)
     monkeypatch.setattr(mutants, "Pool", Played)
     monkeypatch.setattr(mutants, "LocalHost", Played)
     monkeypatch.setattr(mutants, "of_mutants", lambda *_: [asked(name) for name in names])

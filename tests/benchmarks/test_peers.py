@@ -63,7 +63,7 @@ class Host:
         pass
 
 
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.exhaustive)])
 def evaluator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "played":
         monkeypatch.setattr(peers, "LocalHost", Host)

@@ -46,6 +46,7 @@ def test_configs_name_a_class_of_the_pages_and_its_arguments(path: str, example:
     inspect.signature(found).bind(**config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explore", [0.0, 0.5, 1.0])
 def test_the_strategy_keeps_the_contract(explore: float, example: Any) -> None:
     strategy = example("search/strategies/exploring.py").Exploring(ideas=5, branch=2, explore=explore)

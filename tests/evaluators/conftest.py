@@ -62,10 +62,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
+def build_cache(run_folder: Path) -> BuildCache:
     """Builds that all processes of this test run share."""
-    own = tmp_path_factory.getbasetemp()
-    return BuildCache(folder=(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "builds")
+    return BuildCache(folder=run_folder / "builds")
 
 
 def processes_with(mark: str) -> list[str]:

@@ -91,6 +91,7 @@ def test_a_wrong_comparison_is_refused_in_one_line(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_harvest_equals_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("datasketch")
     run, out = ideatree.open_run("conv2d_h200"), tmp_path / "sft"

@@ -117,6 +117,7 @@ def test_keywords_are_the_commands_keys() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "in a loop", "async"])
 def test_a_search_with_a_custom_strategy(tmp_path: Path, way: str) -> None:
     given = {**REPLAYED, "rounds": 2, "out": tmp_path, "strategy": IdeaBranching(ideas=3, branch=2, keep=1)}
@@ -137,6 +138,7 @@ def test_a_search_with_a_custom_strategy(tmp_path: Path, way: str) -> None:
     assert (went_on.folder, went_on.state.tree.rounds_closed) == (run.folder, 3)
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     run = ideatree.search("level1/conv2d", folder=tmp_path / "mine", rounds=1, **REPLAYED)
     before = (run.folder / "journal.jsonl").read_bytes()

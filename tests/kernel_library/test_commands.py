@@ -47,6 +47,7 @@ def ids(root: Path) -> dict[str, str]:
     return {each.kernel.source.split()[0]: each.id for each in FolderLibrary(root).entries()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filters", "wanted"),
     [

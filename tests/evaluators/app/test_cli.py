@@ -223,6 +223,7 @@ def test_every_shipped_problem_instantiates(name: str, device: str) -> None:
     assert (problem.name, problem.device) == (name, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "name"),
     [(group, name) for group, name in OPTIONS if group in ("strategy", "proposer")],

@@ -156,6 +156,7 @@ def test_a_folder_with_configs_reaches_the_configs_composed_in_the_job(tmp_path:
     assert found == [[place], [place], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statuses", "status", "jobs"),
     [((0, 0, 0), 0, 3), ((0, 1, 0), 1, 3), ((0, 2, 0), 2, 3), ((0, 130, 0), 130, 2)],
@@ -182,6 +183,7 @@ def test_an_unexpected_error_is_raised() -> None:
         main([])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["the last line", "in the middle"])
 def test_a_closed_output_causes_no_traceback(lines: int) -> None:
     text = f"""

@@ -76,6 +76,7 @@ def test_times_that_are_not_steady_are_measured_once_more(
     assert "times vary too much, not saved" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_times_that_vary_twice_are_left_for_another_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

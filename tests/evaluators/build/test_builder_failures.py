@@ -17,7 +17,9 @@ pytestmark = pytest.mark.usefixtures("one_fork_server")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("burners", [0, 2 * len(os.sched_getaffinity(0))])
+@pytest.mark.parametrize(
+    "burners", [0, pytest.param(2 * len(os.sched_getaffinity(0)), marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("source", ["import time\ntime.sleep(600)", "while True: pass"])
 def test_a_build_that_hangs(root: Path, source: str, burners: int) -> None:
     with burning(burners):

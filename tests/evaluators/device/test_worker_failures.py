@@ -85,7 +85,14 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("body", ["while True: pass", "time.sleep(600)", SPINNING_THREADS])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: pass",
+        pytest.param("time.sleep(600)", marks=pytest.mark.exhaustive),
+        pytest.param(SPINNING_THREADS, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_kernel_that_hangs_times_out_on_a_busy_machine_too(
     judge: Judge, worker: Worker, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:

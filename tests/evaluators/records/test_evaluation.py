@@ -117,6 +117,7 @@ def test_only_a_rejection_names_a_rule(status: Status) -> None:
         Evaluation(status=status, rule="claimed times")
 
 
+@pytest.mark.slow
 @given(evaluations())
 def test_json_and_back_is_equal(evaluation: Evaluation) -> None:
     text = json.dumps(evaluation.to_json(), allow_nan=False)

@@ -71,6 +71,7 @@ def test_an_interval_covers_the_median(distribution: str, n: int) -> None:
     assert covered.mean() >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("spread", [0.015, 0.025, 0.035, 0.05, 0.07, 0.1])
 def test_an_interval_covers_the_median_if_sampling_stops_early(distribution: str, spread: float) -> None:

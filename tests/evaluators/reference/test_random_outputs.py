@@ -47,6 +47,7 @@ def problem_of(kernel: Draws, reference: Draws = uniform, seed: int = 0) -> str:
     return evidence.comparison().problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_right_draws_pass_200_times_of_200(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16 the kernel rounds numbers in float32, which eager does not."""

@@ -93,7 +93,6 @@ def attribute(module: Any) -> Exception:
     ("error", "lacks"),
     [
         (ImportError("no", name="torch._inductor.config"), True),
-        (missing(), True),
         (from_none(ImportError("no", name="torch._inductor")), True),
         (attribute(ModuleType("torch._inductor")), True),
         (LoweringError("no"), True),
@@ -105,6 +104,11 @@ def attribute(module: Any) -> Exception:
 )
 def test_failures_for_lack_of_torchs_compiler(error: Exception, lacks: bool) -> None:
     assert failures.failure(RUN, error).compiler is lacks
+
+
+@pytest.mark.slow
+def test_a_missing_part_of_torchs_compiler_is_its_lack() -> None:
+    assert failures.failure(RUN, missing()).compiler
 
 
 def test_a_cycle_of_causes_ends() -> None:

@@ -329,6 +329,7 @@ def test_calls_that_tell_nothing_of_a_kernel_are_left_out() -> None:
     assert not any(map(accepts_other_numbers, (sparse, half_complex, of_no_steps)))
 
 
+@pytest.mark.slow
 def test_a_call_that_ends_the_process_takes_no_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     three = Tensor(shape=(3,), dtype="float32")
     names = ("relu", "sigmoid", "abs", "sigmoid")

@@ -84,6 +84,7 @@ def found_in(reference: ReferenceModel, kernel: Kernel_) -> str:
     return evidence.comparison().problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", [*CALLS, *NO_TENSORS])
 def test_an_operator_passes_against_itself(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_outputs, "ENOUGH", 2**12)
@@ -109,6 +110,7 @@ def keeps_one(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return out, kept
 
 
+@pytest.mark.slow
 def test_an_honest_dropout_passes_200_times_of_200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_outputs, "ENOUGH", 2**13)
     reference = ReferenceModel(problem_of(DROPOUT))
@@ -146,6 +148,7 @@ def rrelu(
     return x * (noise if left is None else torch.where(x > 0, 1.0, left))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operator", "right", "wrong", "why"),
     [

@@ -78,6 +78,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert used_until_over(0.5, starved) < 0.25, "it got no core for three times its limit"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("endless_patience")
 def test_processes_that_wait_for_one_another_use_up_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)

@@ -295,6 +295,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield str(each.module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evaluators.records.problem import Kernel
 from evaluators.reference.accuracy.comparison import compare
-from evaluators.runner import thin_headers
+from kernel_library.catalogue.best import module_of
 
 if TYPE_CHECKING:
     import torch
@@ -173,16 +171,11 @@ def references() -> dict[str, Callable[..., torch.Tensor]]:
     }
 
 
-@functools.cache
-def seed(op: str) -> types.ModuleType:
-    """The seed's module, which is compiled as it is imported: as the evaluator does it, which is faster."""
-    spec = importlib.util.spec_from_file_location(f"{op}_seed", SEEDS / op / "cpp" / "kernel.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with thin_headers.installed():
-        spec.loader.exec_module(module)
-    return module
+def seed(op: str) -> Any:
+    """The seed's module. It is compiled once, for all processes and later runs: in the cache folder and under
+    a lock that ends with its process, so that an interrupted run leaves nobody waiting."""
+    source = (SEEDS / op / "cpp" / "kernel.py").read_text(encoding="utf-8")
+    return module_of(Kernel(source=source, language="cpp"))
 
 
 def problem_of(case: Case) -> str:

@@ -220,6 +220,7 @@ def interpreted() -> dict[tuple[str, str], str]:
     return {(name, dtype): problem for name, dtype, problem in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_a_seed_is_right_in_the_interpreter(case: Case, interpreted: dict[tuple[str, str], str]) -> None:
     problems = {dtype: interpreted[case.name, dtype] for dtype in interpretable(case)}

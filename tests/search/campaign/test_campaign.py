@@ -73,6 +73,7 @@ def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
     assert curve[-1][0] == 75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_final_measurement_is_shown(tmp_path: Path, terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=120, height=20, force_terminal=terminal, color_system=None)
@@ -93,6 +94,7 @@ def test_the_final_measurement_is_shown(tmp_path: Path, terminal: bool) -> None:
     assert sorted(lines[start:]) == sorted(["measuring 3 winners again to confirm them", *finals])
 
 
+@pytest.mark.slow
 def test_a_killed_campaign_resumes(tmp_path: Path) -> None:
     first = run(on_landscapes(tmp_path, evaluations=30))
     # as if it had been killed in a slice: the journal is ahead of what the campaign kept
@@ -109,6 +111,7 @@ def test_a_killed_campaign_resumes(tmp_path: Path) -> None:
         assert state.evaluations == each.evaluations
 
 
+@pytest.mark.slow
 def test_a_killed_slice_ends_before_others_begin(tmp_path: Path) -> None:
     whole = run(on_landscapes(tmp_path / "whole", evaluations=60))
     run(on_landscapes(tmp_path / "killed", evaluations=30))
@@ -128,6 +131,7 @@ def test_a_killed_slice_ends_before_others_begin(tmp_path: Path) -> None:
     assert order[2].split()[0].endswith(name)
 
 
+@pytest.mark.slow
 def test_a_killed_slice_counts_without_budget(tmp_path: Path) -> None:
     first = run(on_landscapes(tmp_path, evaluations=30))
     kept = tmp_path / "campaign.jsonl"
@@ -138,6 +142,7 @@ def test_a_killed_slice_counts_without_budget(tmp_path: Path) -> None:
     assert all(each.final for each in found.searches)
 
 
+@pytest.mark.slow
 def test_every_limit_counts_over_all_searches(tmp_path: Path) -> None:
     made = on_landscapes(tmp_path, evaluations=30)
     limits = {"evaluations": 30, "calls": 5, "tokens": 1000, "dollars": 1.0, "seconds": 600.0}
@@ -147,6 +152,7 @@ def test_every_limit_counts_over_all_searches(tmp_path: Path) -> None:
     assert {each.stopped for each in found.searches} == {""}
 
 
+@pytest.mark.slow
 def test_stopped_searches_spend_nothing_more(tmp_path: Path) -> None:
     made = on_landscapes(tmp_path, evaluations=90)
     rules = StopRules(evaluations=20)
@@ -196,6 +202,7 @@ class WithFloor(FakeHost):
         return replace(found, timing=replace(found.timing, eager_ms=eager_ms, **samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("floor_ms", "bound", "beyond"), [(0.5, 0, 2.0), (1.5, 2, None)])
 def test_cases_bound_by_overhead_are_counted_at_the_end(
     tmp_path: Path, floor_ms: float, bound: int, beyond: float | None
@@ -228,6 +235,7 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
     assert (search.final_bound, search.final_beyond) == (bound, beyond and pytest.approx(beyond))
 
 
+@pytest.mark.slow
 def test_the_mean_without_overhead_is_printed_too(tmp_path: Path) -> None:
     part = (Slice(evaluations=8, speedup=2.0),)
     plain = SearchProgress(problem="a", arm="one", slices=part, final=4.0)
@@ -313,6 +321,7 @@ def test_problems_that_cannot_be_searched_are_named(
     assert len(body["not searched"]) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -16,6 +16,7 @@ from tests.search.campaign.landscapes import ARMS, ATTACK, CEILING, MOVES, searc
 from tests.search.report.in_browser import ChartsInBrowser, browser, page
 
 __all__ = ["browser", "page"]  # fixtures
+pytestmark = pytest.mark.slow
 SEARCHES = len(MOVES) * len(ARMS)
 
 

@@ -30,6 +30,7 @@ def call(folder: Path, *arguments: str) -> int:
     return compare.main([*LANDSCAPE, *arguments, f"hydra.run.dir={folder}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

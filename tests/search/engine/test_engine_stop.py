@@ -118,6 +118,7 @@ search(Path(sys.argv[1]), proposer=FakeProposer(delay_s=0.05), evaluator=FakeEva
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [8, 20, 45])
 def test_a_killed_process_loses_only_the_work_in_flight(tmp_path: Path, lines: int) -> None:
     path, undisturbed = tmp_path / "journal.jsonl", tmp_path / "undisturbed.jsonl"

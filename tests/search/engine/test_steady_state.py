@@ -84,6 +84,7 @@ def test_the_journal_has_what_repeats_the_decisions(tmp_path: Path, strategy: An
     assert decisions > 8
 
 
+@pytest.mark.slow
 def test_a_run_resumes_wherever_it_was_cut(tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     search(whole, strategy=steady(ideas=3), rounds=3)

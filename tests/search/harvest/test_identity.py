@@ -74,6 +74,7 @@ def test_text_that_is_not_python_stays_as_it_is() -> None:
     assert operators("class (") == ()
 
 
+@pytest.mark.slow
 @given(
     operation=st.sampled_from(["relu", "softmax", "tanh"]),
     features=st.integers(1, 10**9),

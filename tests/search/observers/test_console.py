@@ -159,6 +159,7 @@ def crowd(events: list[Event], ideas: int, variants: int) -> Iterator[Event]:
             yield VariantWritten(at_s=1.0, variant=of_idea, number=i)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (80, 50), (140, 24), (110, 40), (60, 15), (200, 60)])
 @pytest.mark.parametrize("ideas", [1, 8, 30])
 @pytest.mark.parametrize("variants", [0, 2, 8, 20])

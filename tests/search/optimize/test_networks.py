@@ -73,6 +73,7 @@ def installed(models: Sequence[LoadedModel], folder: Path, chosen: Chosen = list
 IDS = torch.arange(6)[None] * 3 % 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "inputs", "targets"),
     [

@@ -152,6 +152,7 @@ def test_several_shapes_from_the_profile_to_the_package(
     assert "model.shapes differs from that of" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_resumes_with_one_shape(place: Path) -> None:
     """Also where the file has cases, which the earlier version ignored."""
     cases = '\n\ndef get_cases():\n    return [{"sizes": {"rows": 2}}, {"sizes": {"rows": 5}}]\n'
@@ -166,6 +167,7 @@ def test_a_folder_of_an_earlier_version_resumes_with_one_shape(place: Path) -> N
     assert read_profile(folder).weights == {"": 1.0}
 
 
+@pytest.mark.slow
 def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=level1/softmax", "model.sizes.batch=2", "device=cpu", "iterations=1", "report=false"]
     assert main([*given, "library.use=false", "out=there", "stop_after=profile"]) == 0
@@ -174,6 +176,7 @@ def test_without_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "_softmax" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "source"),
     [
@@ -199,6 +202,7 @@ def test_the_settings_of_a_model() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

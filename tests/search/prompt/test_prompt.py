@@ -28,6 +28,7 @@ def test_the_first_question_of_a_search(capsys: pytest.CaptureFixture[str]) -> N
     assert "size = 768" in text
 
 
+@pytest.mark.slow
 def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, f"run={RUN}")
     best = TREE.best()[0]
@@ -39,6 +40,7 @@ def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tried" not in shown(capsys, f"run={RUN}", "history=none").partition("# Task")[2]
 
 
+@pytest.mark.slow
 def test_the_questions_for_code_and_repair(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"> {IDEA.text}" in shown(capsys, f"run={RUN}", f"idea={IDEA.id}")
     text = shown(capsys, f"run={RUN}", f"variant={FAILED.id}")

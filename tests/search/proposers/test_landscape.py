@@ -39,6 +39,7 @@ async def written(of: LandscapeProposer, idea: Idea, n: int, parent: Seed | None
     return [kernel async for kernel in of.implement(PROBLEM, idea, parent, n, [], random.Random(1))]
 
 
+@pytest.mark.slow
 def test_no_search_finds_more_than_the_optimum(tmp_path: Path) -> None:
     for seed in range(3):
         found = proposer(seed=seed, noise=0.0, measurement=0.0)
@@ -84,6 +85,7 @@ def test_an_idea_may_take_moves_away(undoing: float) -> None:
     assert bool(asyncio.run(found.propose(PROBLEM, whole, [], rng))) == bool(undoing)
 
 
+@pytest.mark.slow
 def test_variants_fail_at_their_rate() -> None:
     idea = Idea(text="Move 1.", category="memory access", parent="", round=1, proposer="x", plan="[1]")  # type: ignore[arg-type]
     kernels = asyncio.run(written(proposer(failures=0.25), idea, 2000))

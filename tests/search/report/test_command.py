@@ -82,6 +82,7 @@ def search(folder: Path, **keys: object) -> ideatree.Run:
     )
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_report_and_says_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

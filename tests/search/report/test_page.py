@@ -87,6 +87,7 @@ def test_each_variant_has_its_texts(page: str, small: SyntheticRun) -> None:
         assert variant.kernel.source in texts[calls[each["calls"][0]]["answer"]]
 
 
+@pytest.mark.slow
 def test_a_run_of_500_variants_is_small_enough(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     assert len(run.state.tree.variants) == 520

@@ -93,6 +93,7 @@ def test_the_outputs_are_the_same_and_each_kernel_runs(tmp_path: Path) -> None:
     assert type(model) is Blocks
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_compiled_code_has_the_kernels_that_the_manifest_names(tmp_path: Path) -> None:
     made = traced(Mlp(), x := rand(4, 8))

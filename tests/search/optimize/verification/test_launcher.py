@@ -264,6 +264,7 @@ def test_an_interrupted_tuning_keeps_the_verification(
     assert ran == [first, tuning], "a new call measures everything again"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_a_one_line_error(tmp_path: Path) -> None:
     task = VerificationTask(model={"name": "nowhere.py"}, device="cpu", dtype=None)
     with pytest.raises(VerificationError, match="the model's process ended: exit status 1"):

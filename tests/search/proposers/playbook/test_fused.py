@@ -21,6 +21,8 @@ from search.proposers.playbook.templates import template_for
 from tests.search.proposers.playbook.operator_calls import imported, walked
 from tests.search.proposers.playbook.test_one_operator import plain
 
+pytestmark = pytest.mark.usefixtures("shared_builds")
+
 GELU = "0.5 * x * (1.0 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3.0))))"
 
 
@@ -152,9 +154,9 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, **off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
-def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_kernels_are_right(name: str, tmp_path: Path) -> None:
     problem = KNOWN[name]
     found = fused_workload(problem)
     template = template_for(found.op, "cpp") if found else None
@@ -213,10 +215,8 @@ def test_what_a_library_computes_is_left_to_it_where_that_is_allowed(name: str) 
     assert "self.kernel(" in lines and ("mm.default(" in lines or "cat.default(" in lines)
 
 
-def test_a_size_that_differs_from_case_to_case_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.mark.slow
+def test_a_size_that_differs_from_case_to_case_is_left_open(tmp_path: Path) -> None:
     one = plain(
         "(a + b.reshape(rows, 3, 8)).relu()", "torch.randn(rows, 3, 8), torch.randn(3 * rows, 8)", "a, b"
     )

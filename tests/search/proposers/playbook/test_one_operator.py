@@ -16,6 +16,8 @@ from search.proposers.playbook.playbook import Playbook
 from search.proposers.playbook.templates import template_for
 from tests.search.proposers.playbook.operator_calls import imported
 
+pytestmark = pytest.mark.usefixtures("shared_builds")
+
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 PLAIN = "class Model(nn.Module):\n    def forward(self, {inputs}):\n        return {value}\n"
 WITH_A_NUMBER = """
@@ -46,9 +48,9 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
-def test_kernels_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_kernels_are_right(name: str, tmp_path: Path) -> None:
     problem = RIGHT[name]
     found = one_operator_workload(problem)
     template = template_for(found.op, "cpp") if found else None
@@ -63,8 +65,8 @@ WIDE = "torch.randn(rows, 6)"
 SIZES = [Case(sizes={"rows": rows}, dtype=dtype) for rows, dtype in ((4, "float32"), (9, "float64"))]
 
 
-def test_a_problem_with_cases_has_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.mark.slow
+def test_a_problem_with_cases_has_one_kernel(tmp_path: Path) -> None:
     one = plain("torch.softmax(x, dim=-1)", WIDE)
     problem = replace(one, source=f"{one.source}\nrows = 4\n", cases=tuple(SIZES))
     found = one_operator_workload(problem)

@@ -124,6 +124,7 @@ def test_no_kernel_is_written_twice(tree: Tree) -> None:
     assert len(set(bodies)) == len(bodies)
 
 
+@pytest.mark.slow
 def test_no_idea_is_had_twice(tree: Tree) -> None:
     texts = [(idea.parent, idea.text) for idea in tree.ideas.values()]
     assert len(set(texts)) == len(texts)

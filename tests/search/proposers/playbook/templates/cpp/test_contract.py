@@ -71,13 +71,11 @@ PROBLEMS = {
     "plain layernorm": conv((3, 5, 97), "nn.LayerNorm(97, elementwise_affine=False)"),
     "unshifted layernorm": conv((3, 5, 97), "nn.LayerNorm((5, 97), bias=False, eps=0.1)"),
 }
-SAMPLES = 4
-"""Random kernels a problem."""
+SAMPLES = [0, *(pytest.param(sample, marks=pytest.mark.exhaustive) for sample in (1, 2, 3))]
+"""Random kernels of each problem."""
 
 
-@pytest.fixture(autouse=True)
-def _build_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+pytestmark = pytest.mark.usefixtures("shared_builds")
 
 
 def known(problem: Problem) -> tuple[Workload, Template]:
@@ -151,7 +149,7 @@ def test_naive_kernel_agrees_with_torch(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", range(SAMPLES))
+@pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_random_kernels_agree_with_torch(name: str, sample: int, tmp_path: Path) -> None:
     workload, template = known(PROBLEMS[name])
@@ -191,6 +189,7 @@ def test_fast_settings_are_not_offered_where_they_are_not_allowed() -> None:
     assert not template.valid(known(half)[0], template.naive)
 
 
+@pytest.mark.slow
 def test_a_compiler_error_is_raised_with_its_words(tmp_path: Path) -> None:
     workload, template = known(PROBLEMS["matmul"])
     source = template.render(workload, template.naive).replace("float sum = 0.0f;", "flaot sum = 0.0f;")
@@ -198,6 +197,7 @@ def test_a_compiler_error_is_raised_with_its_words(tmp_path: Path) -> None:
         imported(source, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_built_kernel_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workload, template = known(PROBLEMS["matmul"])
     source = template.render(workload, {**template.naive, "algorithm": "ikj"})
@@ -208,6 +208,7 @@ def test_a_built_kernel_is_not_compiled_again(tmp_path: Path, monkeypatch: pytes
         imported(template.render(workload, {**template.naive, "algorithm": "ikj", "threads": True}), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_is_refused(tmp_path: Path) -> None:
     workload, template = known(PROBLEMS["matmul"])
     kernel = imported(template.render(workload, template.naive), tmp_path).ModelNew()

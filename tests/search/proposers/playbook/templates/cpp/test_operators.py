@@ -15,12 +15,10 @@ from tests.search.proposers.playbook.operator_calls import (
     wrong_calls,
 )
 
-
-@pytest.fixture(autouse=True)
-def _build_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+pytestmark = pytest.mark.usefixtures("shared_builds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", CALLS)
 def test_kernels_are_right(operator: str, tmp_path: Path) -> None:
     of = workload(operator, CALLS[operator])
@@ -34,6 +32,7 @@ def test_kernels_are_right(operator: str, tmp_path: Path) -> None:
         assert wrong_calls(kernel, operator, CALLS[operator]) == declined, knobs
 
 
+@pytest.mark.slow
 def test_a_kernel_declines_types_that_no_case_has(tmp_path: Path) -> None:
     import torch
 
@@ -46,6 +45,7 @@ def test_a_kernel_declines_types_that_no_case_has(tmp_path: Path) -> None:
     assert not kernel.supports(torch.zeros([1] * 9))
 
 
+@pytest.mark.slow
 def test_a_long_product_in_single_sums_is_as_exact_as_sums_of_sums_are(tmp_path: Path) -> None:
     """Of equal elements, whose rounding errors all have one sign, one sum after the other was off by 2e-6."""
     import torch
@@ -72,6 +72,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_first_call_does_without_sympy(tmp_path: Path) -> None:
     """`torch.broadcast_shapes` imports it: up to two seconds of every evaluation."""
     of = workload("aten.add.Tensor", ["((T([3, 1], f32), T([4], f32),), {})"])

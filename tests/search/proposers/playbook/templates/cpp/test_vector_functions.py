@@ -13,13 +13,15 @@ from search.proposers.playbook.templates.cpp import vector_functions
 from tests.search.proposers.playbook.operator_calls import imported
 from tests.search.proposers.playbook.test_one_operator import plain
 
+pytestmark = pytest.mark.usefixtures("shared_builds")
+
 EDGES = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 88.7, 89.0, -87.0, -103.0])
 VALUES = torch.cat([torch.linspace(-110, 95, 20001), torch.linspace(-4, 4, 20001), EDGES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "error"), [("exp", 2e-7), ("tanh", 2e-7), ("erf", 4e-7)])
-def test_they_are_exact(name: str, error: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_they_are_exact(name: str, error: float, tmp_path: Path) -> None:
     workload, template = fused_workload(plain(f"torch.{name}(x) * 1")), template_for("pointwise", "cpp")
     assert workload is not None and template is not None
     knobs = {**template.naive, "loop": "rows", "flags": "-O3 -march=native", "functions": "vectors"}
