@@ -34,6 +34,7 @@ class Bench:
         self._from_reference = known is None
         plans = [(outcome, Plan.from_json(outcome.idea.plan)) for outcome in history]
         self._plans = [(outcome, plan) for outcome, plan in plans if plan is not None]
+        self._bodies: dict[frozenset[tuple[str, Knob]], str] = {}
         parent = seed.id if seed else ""
         self._texts = {outcome.idea.text for outcome in history if outcome.idea.parent == parent}
         self._states = {plan.state for _, plan in self._plans}
@@ -78,7 +79,10 @@ class Bench:
         return self._template.valid(self._workload, knobs)
 
     def _body(self, knobs: Knobs) -> str:
-        return without_stamp(self._template.render(self._workload, knobs))
+        key = frozenset(knobs.items())
+        if key not in self._bodies:
+            self._bodies[key] = without_stamp(self._template.render(self._workload, knobs))
+        return self._bodies[key]
 
     def _written(self) -> set[str]:
         """The bodies of all kernels of the history, planned ones included."""
@@ -126,8 +130,11 @@ class Bench:
         ]
         while fitting := [each for each in safe if each.fits(self._workload, knobs) and _keeps(path, each)]:
             move = max(fitting, key=lambda each: each.gain)
-            path.append(move)
-            knobs = {**knobs, **_preferred(move.varies), **move.sets}
+            safe.remove(move)
+            after = {**knobs, **_preferred(move.varies), **move.sets}
+            if self._valid(after):
+                path.append(move)
+                knobs = after
         if len(path) > 2:
             text = f"Write the kernel with all that usually pays: {_listed([each.name for each in path])}."
             yield Draft(moves=(TOGETHER,), text=text, category=path[0].category, knobs=knobs, values={})
@@ -267,11 +274,12 @@ class Bench:
 
 
 def knobs_of(workload: Workload, template: Template, source: str) -> Knobs | None:
-    """The state of a kernel of the template's; None for any other."""
+    """The knobs of a kernel that the template rendered, also before some of its knobs existed; None for any
+    other kernel."""
     found = read_stamp(source)
     if found is None or found[:2] != (template.op, template.language):
         return None
-    knobs, values = found[2], values_of(template)
+    knobs, values = {**template.naive, **found[2]}, values_of(template)
     ours = set(knobs) == set(values) and all(_known(value, values[knob]) for knob, value in knobs.items())
     return knobs if ours and template.valid(workload, knobs) else None
 
@@ -300,7 +308,7 @@ def _rank(value: Knob) -> tuple[str, Knob]:
 def _keeps(path: Sequence[Move], move: Move) -> bool:
     """Whether a move is none of those before it, and leaves their work alone."""
     undone = any(each.sets.get(knob, value) != value for each in path for knob, value in move.sets.items())
-    return move not in path and not undone
+    return not undone
 
 
 def _preferred(varies: Mapping[str, tuple[Knob, ...]]) -> dict[str, Knob]:

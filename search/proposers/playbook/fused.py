@@ -109,7 +109,7 @@ def _read(forward: Forward, problem: Problem) -> _Read:
     inputs, output = values_of(forward)
     if any(each.operator == ATTENTION for each in output.reached):
         raise NotReadError("attention is left to the library")
-    names = dict(zip(inputs, forward.names, strict=True))
+    names = dict(zip(inputs, (*forward.names, *forward.weights), strict=True))
     regions = _regions(output, problem.device)
     for each in regions:
         lines = _Lines(names, each.root, list(each.operands))
@@ -143,7 +143,8 @@ def _of_region(region: Region, lines: _Lines, forward: Forward, output: Value) -
     inputs = tuple(f"x{place}" for place in range(count))
     plain = [value for value, views in region.operands if not views]
     own = [each for each, _ in zip(lines.inputs, plain, strict=False)]
-    if region.root is output and plain == own and len(plain) == len(lines.inputs) == count:
+    bare = region.root is output and not forward.weights
+    if bare and plain == own and len(plain) == len(lines.inputs) == count:
         around = None
     else:
         around = lines.around(output, forward)
@@ -154,7 +155,11 @@ def _of_region(region: Region, lines: _Lines, forward: Forward, output: Value) -
             workload=replace(workload, formula=Formula(text=region.last, steps=steps)), around=around
         )
     rows = Rows(
-        steps=region.steps, last=region.last, dims=region.dims, kept=region.kept, keepdim=region.keepdim
+        steps=region.steps,
+        last=region.last,
+        dims=str(region.dims),
+        kept=region.kept,
+        keepdim=str(region.keepdim),
     )
     return _Read(workload=replace(workload, op="rows", rows=rows), around=around)
 

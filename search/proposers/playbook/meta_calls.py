@@ -38,11 +38,12 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """A forward of a model without weights: its inputs, all of them tensors, with their names, calls and
-    output."""
+    """A model's forward: its arguments, all of them tensors, with their `names`, and the model's parameters
+    (`weights`), by the expressions for them."""
 
     names: tuple[str, ...]
     inputs: Sequence[torch.Tensor]
+    weights: Mapping[str, torch.Tensor]
     calls: Sequence[Made]
     output: torch.Tensor
 
@@ -71,12 +72,20 @@ def _forward(problem: Problem) -> Forward | None:
         with (watch := _watching()):
             output = model(*inputs)
     plain = all(isinstance(each, torch.Tensor) for each in (*inputs, output))
-    if not plain or [*model.parameters(), *model.buffers()]:
+    weights = {attribute(f"self.{name}"): each for name, each in model.named_parameters()}
+    # Longer models with weights are left out: their kernels have not been measured.
+    if not plain or [*model.buffers()] or (weights and len(watch.calls) > 1):
         return None
     names = tuple(islice(inspect.signature(model.forward).parameters, len(inputs)))
     if len(names) < len(inputs):
         names = tuple(f"x{place}" for place in range(len(inputs)))
-    return Forward(names=names, inputs=inputs, calls=watch.calls, output=output)
+    return Forward(names=names, inputs=inputs, weights=weights, calls=watch.calls, output=output)
+
+
+def attribute(path: str) -> str:
+    """`self.net.0.weight` as Python writes it: `self.net[0].weight`."""
+    first, *rest = path.split(".")
+    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
 
 
 def _watching() -> Any:

@@ -17,6 +17,7 @@ from search.proposers.playbook.operator_problem import (
     family_of,
     has_no_lists,
     in_place,
+    rows_of_operator,
     signature_of,
 )
 from search.proposers.playbook.workload import Workload
@@ -50,13 +51,14 @@ def one_operator_workload(problem: Problem) -> Workload | None:
         dtype=problem.dtype,
         operator=first.operator,
         signatures=tuple(dict.fromkeys(signatures)),
+        rows=rows_of_operator(first.operator),
     )
 
 
 def _only_call(forward: Forward) -> TracedCall | None:
     """The one call that a forward comes to; None unless its tensors are the inputs, in their order, and its
     result is the output."""
-    if len(forward.calls) != 1 or forward.output is not forward.calls[0].result:
+    if forward.weights or len(forward.calls) != 1 or forward.output is not forward.calls[0].result:
         return None
     made = forward.calls[0]
     given, schema = made.given(), operator_of(made.operator)._schema.arguments

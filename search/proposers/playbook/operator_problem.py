@@ -14,7 +14,7 @@ from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_te
 from evaluators.suites.traced_call import Tensor, TracedCall, Value
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula, formula_of
-from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS
+from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Rows, operator_rows
 from search.proposers.playbook.workload import Signature, Workload
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def operator_workload(problem: Problem) -> Workload | None:
         dtype=problem.dtype,
         operator=operator,
         signatures=tuple(dict.fromkeys(signatures)),
+        rows=rows_of_operator(operator),
     )
 
 
@@ -56,8 +57,15 @@ def family_of(operator: str) -> str | None:
     """The family of templates that an operator belongs to; None for one of no family."""
     if formula_of(operator) is not None:
         return "pointwise"
-    families = {"reduction": REDUCTIONS, "normalisation": NORMALISATIONS, "product": PRODUCTS}
-    return next((name for name, operators in families.items() if operator in operators), None)
+    if operator in REDUCTIONS or operator in NORMALISATIONS:
+        return "rows"
+    return "product" if operator in PRODUCTS else None
+
+
+def rows_of_operator(operator: str) -> Rows | None:
+    """The passes of a reduction or a normalisation; None for any other operator."""
+    names = {each.name for each in operator_of(operator)._schema.arguments}
+    return operator_rows(operator, keepdim="keepdim" in names, dim="dim" in names)
 
 
 def tensor_names(operator: str) -> tuple[str, ...]:
@@ -82,13 +90,7 @@ def formula_for(workload: Workload) -> Formula:
 
 def texts_of(workload: Workload) -> list[str]:
     """All texts of formulas that the workload has."""
-    if workload.rows is not None:
-        return workload.rows.texts
-    passes = (REDUCTIONS | NORMALISATIONS).get(workload.operator)  # type: ignore[operator]
-    if passes is None:
-        return formula_for(workload).texts
-    several = [text for each in passes.passes for text in (each.step, each.merge, each.finish)]
-    return [*several, getattr(passes, "write", "")]
+    return formula_for(workload).texts if workload.rows is None else workload.rows.texts
 
 
 def deciding_names(operator: str) -> tuple[str, ...]:

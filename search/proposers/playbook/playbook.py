@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
@@ -122,21 +122,21 @@ class Playbook:
         """Nothing: what a log says is beyond it."""
 
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
-        """What the problem computes and the template for it, looked up once."""
+        """What the problem computes and the first template for it, looked up once."""
         if problem.id not in self._known:
-            workload = _workload(problem)
-            language = LANGUAGES[problem.device]
-            template = template_for(workload.op, language) if workload else None
-            fits = workload is not None and template is not None and template.valid(workload, template.naive)
-            self._known[problem.id] = (workload, template) if fits and workload and template else None
+            self._known[problem.id] = next(_fitting(problem), None)
         return self._known[problem.id]
 
 
-def _workload(problem: Problem) -> Workload | None:
-    """What `recognise` knows is written for one shape: a problem with cases is none of its."""
-    of_one_shape = None if problem.cases else recognise(problem)
-    of_one_call = operator_workload(problem) or of_one_shape or one_operator_workload(problem)
-    return of_one_call or fused_workload(problem)
+def _fitting(problem: Problem) -> Iterator[tuple[Workload, Template]]:
+    """Each reading of the problem for which there is a template, those for one shape before general ones."""
+    for read in (operator_workload, recognise, one_operator_workload, fused_workload):
+        if read is recognise and problem.cases:
+            continue  # it reads one shape
+        workload = read(problem)
+        template = template_for(workload.op, LANGUAGES[problem.device]) if workload else None
+        if workload and template and template.valid(workload, template.naive):
+            yield workload, template
 
 
 def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outcome]) -> Idea:

@@ -15,7 +15,15 @@ from typing import Any
 
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
-from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass, filled
+from search.proposers.playbook.passes import (
+    NORMALISATIONS,
+    REDUCTIONS,
+    Pass,
+    add_normalisation,
+    add_passes,
+    add_step,
+    filled,
+)
 from search.proposers.playbook.values import NotReadError, Value
 
 POWERS = {"1.0": "a", "2.0": "a * a", "3.0": "a * a * a", "0.5": "sqrt(a)", "-0.5": "1 / sqrt(a)"}
@@ -174,10 +182,7 @@ class Region:
         return self._step(text)
 
     def _step(self, text: str | Pass) -> str:
-        known = next((name for name, each in self._found.steps.items() if each == text), None)
-        name = known or f"t{len(self._found.steps)}"
-        self._found.steps[name] = text
-        return name
+        return add_step(self._found.steps, text)
 
     def _element(self, value: Value, views: tuple[View, ...]) -> str:
         """An element-wise operator."""
@@ -240,7 +245,7 @@ class Region:
         of = self._gathered_of(source)
         scalars = self._scalars(found.scalars, value.given)
         self._found.covered.add(value)
-        return self._passes(found.passes, of, scalars)[-1]
+        return add_passes(self._found.steps, found.passes, {"v": of, **scalars})[-1]
 
     def _normalisation(self, value: Value) -> str:
         """One value for each element, of what is gathered over all of its row."""
@@ -250,13 +255,12 @@ class Region:
         dims = tuple(sorted(_from_the_end(eval(found.dims, {"self": own}), len(source.shape))))
         self._check_rows(source, dims)
         of = self._gathered_of(source)
-        m, r = self._passes(found.passes, of, self._scalars(found.scalars, given))
-        words = {"v": of, "m": m, "r": r}
+        words = {"v": of, **self._scalars(found.scalars, given)}
         for name, argument, otherwise in (("w", "weight", 1.0), ("b", "bias", 0.0)):
             if argument in given:
                 words[name] = self._name(otherwise if given[argument] is None else given[argument], ())
         self._found.covered.add(value)
-        return self._step(filled(found.write, words))
+        return add_normalisation(self._found.steps, found, words)[0]
 
     def _check_rows(self, source: Value, dims: tuple[int, ...]) -> None:
         """Raises NotReadError unless these dimensions are reduced at the other places, too."""
@@ -270,17 +274,6 @@ class Region:
             return self._name(source, ())
         finally:
             self._inside -= 1
-
-    def _passes(self, passes: tuple[Pass, ...], of: str, scalars: Mapping[str, str]) -> list[str]:
-        """The steps that the passes come to."""
-        results: list[str] = []
-        for each in passes:
-            words = {"v": of, "m": results[0] if results else "", **scalars}
-            own = replace(each, step=filled(each.step, words), merge=each.merge, finish="t")
-            name = self._step(own)
-            finish = filled(each.finish, {**words, "t": name})
-            results.append(name if finish == name else self._step(finish))
-        return results
 
 
 def _reduction_before(root: Value) -> Value | None:

@@ -93,8 +93,9 @@ class Value:
 
 def values_of(forward: Forward) -> tuple[list[Value], Value]:
     """The inputs and the output. Raises NotReadError where a call writes to what others may read, too."""
-    inputs = [Value(like=each) for each in forward.inputs]
-    known = dict(zip(map(id, forward.inputs), inputs, strict=True))
+    tensors = [*forward.inputs, *forward.weights.values()]
+    inputs = [Value(like=each) for each in tensors]
+    known = dict(zip(map(id, tensors), inputs, strict=True))
     viewed: set[int] = set()
     for made in forward.calls:
         given = {name: _resolved(each, known) for name, each in made.given().items()}

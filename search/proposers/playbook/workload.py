@@ -12,6 +12,7 @@ from evaluators.records.problem import LOWER, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula
+from search.proposers.playbook.meta_calls import attribute
 from search.proposers.playbook.passes import Rows
 
 if TYPE_CHECKING:
@@ -226,12 +227,6 @@ def _pair(value: Any) -> tuple[int, int]:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def _attribute(path: str) -> str:
-    """`net.0` as Python writes it after `self.`: `net[0]`."""
-    first, *rest = path.split(".")
-    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
-
-
 def _conv2d(layer: Any, node: fx.Node) -> _Step | None:
     dilation, kernel, padding = layer.dilation, layer.kernel_size, layer.padding
     if padding == "valid":
@@ -248,7 +243,7 @@ def _conv2d(layer: Any, node: fx.Node) -> _Step | None:
     bias = layer.bias is not None
     values = (*shape, out[1], *kernel, *layer.stride, *padding, *dilation, 1, bias, *out[2:])
     sizes = {name: int(value) for name, value in zip(CONV_SIZES, values, strict=True)}
-    return _Step(kind="conv2d", sizes=sizes, module=_attribute(str(node.target)))
+    return _Step(kind="conv2d", sizes=sizes, module=attribute(str(node.target)))
 
 
 def _relu(node: fx.Node) -> _Step:
@@ -318,7 +313,7 @@ def _product(sizes: Sequence[int]) -> int:
 def _norm_layer(layer: Any, node: fx.Node) -> _Step | None:
     sizes = _rows(_shape(node.args[0]), layer.normalized_shape)
     sizes |= {"affine": int(layer.weight is not None), "bias": int(layer.bias is not None)}
-    path = _attribute(str(node.target)) if layer.weight is not None else ""
+    path = attribute(str(node.target)) if layer.weight is not None else ""
     return _Step(kind="layernorm", sizes=sizes, module=path, eps=float(layer.eps))
 
 

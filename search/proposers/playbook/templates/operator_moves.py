@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from search.proposers.playbook.move import Move
+from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.workload import Workload
 from search.records.tree import Category
+
+
+def has_joint_passes(workload: Workload, knobs: Knobs) -> bool:
+    """Whether a pass of the workload can run together with the one that it is about."""
+    return workload.rows is not None and any(each.then for each in workload.rows.rounds(joint=True))
+
 
 REMEMBER = Move(
     name="remember layouts",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluators.suites.trace_inputs import operator_of
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import (
     deciding_names,
@@ -156,22 +155,6 @@ def _type(name: str) -> str:
     return f"torch.{name}" if name else "None"
 
 
-def dims_of(workload: Workload) -> str:
-    """The expression for the dimensions that an operator reduces."""
-    if "dim" not in _argument_names(workload.operator):
-        return "None"
-    return "tuple(self.dim_) if isinstance(self.dim_, list) else self.dim_"
-
-
-def keepdim_of(workload: Workload) -> str:
-    """The expression for whether these stay, with one element each."""
-    return "self.keepdim_" if "keepdim" in _argument_names(workload.operator) else "False"
-
-
-def _argument_names(operator: str) -> list[str]:
-    return [each.name for each in operator_of(operator)._schema.arguments]
-
-
 def product_tensors(workload: Workload) -> tuple[str | None, str, str]:
     """What is added in a matrix product, and its factors, by their names."""
     names = tensor_names(workload.operator)
@@ -206,24 +189,24 @@ def plan(shapes, strides):
 
 
 def rows_of(workload: Workload) -> Rows:
-    """The chain with reductions. Raises ValueError for another workload."""
+    """The passes of a workload. Raises ValueError for one without."""
     if workload.rows is None:
-        raise ValueError(f"{workload.op} has no reductions among its steps")
+        raise ValueError(f"{workload.op} has no passes over rows")
     return workload.rows
 
 
 def rows_plan(found: Rows) -> str:
-    """The beginning of the function `plan` of a chain with reductions: the output's shape (`result`), and
-    both nests of loops (`kept`, `inner`)."""
+    """The beginning of the function `plan` of a kernel with passes. It leaves the output's shape in `result`,
+    that of a row's results in `ones`, and both nests of loops in `kept` and `inner`."""
     own, result = "contiguous(shape)", "shape"
     if found.kept:
-        own = "[0 if place in inside else stride for place, stride in enumerate(contiguous(ones))]"
-        result = "ones" if found.keepdim else "[n for place, n in enumerate(shape) if place not in inside]"
+        own = "[0] * len(shape)"
+        result = "ones if keepdim else [n for place, n in enumerate(shape) if place not in inside]"
     return f'''
-def plan(shapes, strides):
-    """The output's shape, and the layout of the loops over rows, and of those over their elements."""
+def plan(shapes, strides, dim, keepdim):
+    """The shapes of the result and of a row's results, and the loops over rows and over their elements."""
     shape = broadcast(shapes)
-    inside = {{each + len(shape) for each in {found.dims}}}
+    inside = reduced(dim, len(shape))
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
     result = {result}
     own = {own}

@@ -33,7 +33,9 @@ TYPES: Mapping[str, str] = {
 }
 """The types of elements in C++, by PyTorch's names."""
 KNOWN = (*FLOATING, *INTEGERS)
-INCLUDES = ("algorithm", "cmath", "cstdint", "cstring", "limits", "type_traits")
+KINDS = "ABDEFHIJKLNPQRSTUV"
+"""The types of the operands in C++ templates; C is the type of the computations."""
+INCLUDES = ("algorithm", "cmath", "cstdint", "cstring", "limits", "type_traits", "vector")
 
 ELEMENTS = """
 struct bf16 {
@@ -140,6 +142,15 @@ static inline C power(C a, C b) {
 }""",
 }
 """The functions that formulas call, by their names in C++, those that others call first."""
+
+
+def compute_types(signature: Signature, knobs: Knobs) -> tuple[str, str]:
+    """The types in which a kernel computes with elements, and in which it gathers."""
+    if signature.compute == "int64":
+        return "int64_t", "int64_t"
+    if signature.compute == "float64" or knobs["sums"] == "double":
+        return "double", "double"
+    return "float", "double"
 
 
 def functions(texts: Sequence[str]) -> str:

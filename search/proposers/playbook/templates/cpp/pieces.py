@@ -64,26 +64,31 @@ static inline vec exponential(vec x) {
 """
 
 STREAM = """
-#ifdef __SSE__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
-// Writes past the caches to memory that nobody reads soon. The address is a multiple of a vector's size.
-static inline void stream(float* to, vec value) {
+// Writes a cache line past the caches, to memory that is not read soon. The address is a multiple of 64.
+template <class O>
+static inline void stream(O* to, const O* line) {
 #if defined(__AVX512F__)
-    _mm512_stream_ps(to, (__m512)value);
+    _mm512_stream_si512((__m512i*)to, _mm512_load_si512((const __m512i*)line));
 #elif defined(__AVX__)
-    _mm256_stream_ps(to, (__m256)value);
-#elif defined(__SSE__)
-    _mm_stream_ps(to, (__m128)value);
+    for (int part = 0; part < 2; ++part)
+        _mm256_stream_si256((__m256i*)to + part, _mm256_load_si256((const __m256i*)line + part));
+#elif defined(__SSE2__)
+    for (int part = 0; part < 4; ++part)
+        _mm_stream_si128((__m128i*)to + part, _mm_load_si128((const __m128i*)line + part));
 #else
-    *(vec*)to = value;
+    memcpy(to, line, 64);
 #endif
 }
 """
 
 HUGE_PAGES = """
-// Asks for huge pages under memory that is yet to be written.
+#include <sys/mman.h>
+
+// Asks for huge pages for memory that has not been written yet.
 static void huge_pages(void* start, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = 4096, first = (uintptr_t(start) + page - 1) & ~(page - 1);

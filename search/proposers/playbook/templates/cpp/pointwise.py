@@ -10,6 +10,7 @@ from search.proposers.playbook.operator_problem import formula_for, in_place, na
 from search.proposers.playbook.templates.cpp import pieces, vector_functions
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
+    KINDS,
     KNOWN,
     TYPES,
     functions,
@@ -114,8 +115,6 @@ class Pointwise:
 
 
 TEMPLATE = Pointwise()
-KINDS = "ABDEFGHJKLMNPQRSTU"
-"""The types of the operands; C is the one in which is computed."""
 
 
 def _signatures(workload: Workload) -> list[Signature]:

@@ -9,9 +9,9 @@ from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
     KNOWN,
     TYPES,
+    compute_types,
     operator_kernel,
 )
-from search.proposers.playbook.templates.cpp.passes import gathered
 from search.proposers.playbook.templates.operator_moves import OPTIMISER, REMEMBER
 from search.proposers.playbook.templates.operator_pieces import (
     CONTIGUOUS,
@@ -174,5 +174,5 @@ def _entry(place: int, signature: Signature, knobs: Knobs) -> str:
     casts = ", ".join(f"(const {kind}*)p{n}" for n in range(1, 4))
     return f"""extern "C" void run_{place}(void* p0, void* p1, void* p2, void* p3,
                       int64_t* layout, double* s, int threads) {{
-    product<{gathered(signature, knobs)}, {out}, {kind}>(({out}*)p0, {casts}, layout, s, threads);
+    product<{compute_types(signature, knobs)[0]}, {out}, {kind}>(({out}*)p0, {casts}, layout, s, threads);
 }}"""
