@@ -259,9 +259,9 @@ def {name}(
         step = self.passes[name].step
         return [
             *self._steps([step], "_held"),
-            f"t = tl.full([ROWS, HELD], {self.start(name)}, COMPUTE)",
-            f"t = {self._stepped(name, 't', suffix='_held')}",
-            f"{name} = {self.merge(name)}({name}, tl.reduce(t, 1, {self.merge(name)}, keep_dims=True))",
+            f"t_held = tl.full([ROWS, HELD], {self.start(name)}, COMPUTE)",
+            f"t_held = {self._stepped(name, 't_held', suffix='_held')}",
+            f"{name} = {self.merge(name)}({name}, tl.reduce(t_held, 1, {self.merge(name)}, keep_dims=True))",
         ]
 
     def _centre_each(self, name: str) -> str:
