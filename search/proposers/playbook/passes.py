@@ -19,11 +19,16 @@ from search.proposers.playbook.formulas import OPERANDS
 class Pass:
     """One pass over a row.
 
-    `start` is a number, or a limit of the type: `lowest`, `highest` or, always finite, `least`. A pass with
-    `moved` can run together with the pass that computes `about`: `moved` is the value that `t`, gathered
-    from `count` elements with `before` in the place of `about`, would have had with `after`. A pass that adds
-    up `term` to find a mean may add the differences from one of the terms instead: equal numbers have no
-    rounding errors then.
+    Attributes:
+        step: The next value of `t`, after the element `v`.
+        merge: The value for the elements of both `t` and `u`.
+        start: The first value: a number, or `lowest`, `highest` or the finite `least` of the type.
+        finish: The result of the pass.
+        moved: If given, the pass can run together with the one that computes `about`. It turns a value `t`
+            that `count` elements gathered with `before` in place of `about` into the value for `after`.
+        about: The result of another pass that `step` depends on.
+        term: The summand of a pass that computes a mean. A kernel may sum differences from one of the terms
+            instead: then equal numbers have no rounding errors.
     """
 
     step: str
@@ -47,9 +52,13 @@ class Reduction:
 class Normalisation:
     """An operator with one result for each element.
 
-    In `write`, `m` and `r` are the results of both passes, `w` and `b` the element's weight and bias, and
-    `e` is the text `each`, which the second pass may use, too. `more`: whether the operator also returns
-    `m` and `r`. `dims` is a Python expression for the normalised dimensions.
+    Attributes:
+        passes: Both passes; their results are `m` and `r`.
+        write: The result, where `w` and `b` are the element's weight and bias.
+        dims: A Python expression for the normalised dimensions.
+        each: What `e` means in the second pass and in `write`.
+        scalars: As in `Formula`.
+        more: Whether the operator also returns `m` and `r`.
     """
 
     passes: tuple[Pass, Pass]
@@ -62,15 +71,15 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Passes that one loop over a row can run: those of `first`, and those of `then`, each of which is about
-    a result of `first`."""
+    """Passes that share one loop over a row: those in `first`, and those in `then`, each about a result of
+    `first`."""
 
     first: tuple[str, ...]
     then: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """All passes of the round."""
         return self.first + self.then
 
 
@@ -138,7 +147,7 @@ class Rows:
 
     @property
     def texts(self) -> list[str]:
-        """Every text."""
+        """All texts."""
         several = [
             [each] if isinstance(each, str) else [each.step, each.merge, each.moved]
             for each in self.steps.values()
@@ -147,7 +156,7 @@ class Rows:
 
     @cached_property
     def depths(self) -> dict[str, int]:
-        """By step, the number of passes that must be complete before it, one after the other."""
+        """By step the number of passes that must be complete before it, one after another."""
         depths: dict[str, int] = {}
         for name, step in self.steps.items():
             words = words_of(step.step if isinstance(step, Pass) else step)
@@ -170,7 +179,7 @@ class Rows:
         return found
 
     def centre(self, name: str) -> tuple[str, str]:
-        """What a pass is about, as a pass and a text over it and `n`."""
+        """The pass whose result another pass is about, and the text of that result."""
         about = self.passes[name].about
         step = self.steps.get(about, "")
         if isinstance(step, Pass):
@@ -178,7 +187,7 @@ class Rows:
         return next((word for word in words_of(step) if word in self.passes), ""), step
 
     def _follows(self, name: str, before: Round) -> bool:
-        """Whether a pass needs no more of the round before than what it is about."""
+        """Whether a pass needs nothing from the round before except the value it is about."""
         step, depths = self.passes[name], self.depths
         source, text = self.centre(name)
         texts = [step.step, *(str(self.steps.get(each, "")) for each in self.needed(step.step))]
@@ -193,7 +202,7 @@ class Rows:
 
 
 def add_step(steps: dict[str, str | Pass], step: str | Pass) -> str:
-    """The name of a step, which is added unless there is an equal one."""
+    """The name of a step; adds it unless there is an equal one."""
     known = next((name for name, each in steps.items() if each == step), None)
     name = known or f"t{len(steps)}"
     steps[name] = step
@@ -203,8 +212,8 @@ def add_step(steps: dict[str, str | Pass], step: str | Pass) -> str:
 def add_passes(
     steps: dict[str, str | Pass], passes: Sequence[Pass], words: Mapping[str, str], each: str = ""
 ) -> list[str]:
-    """Adds passes over the element `words["v"]`; returns the names of their results. `each` is the text of
-    `e`, which passes after the first may use."""
+    """Adds passes over the element `words["v"]`; returns the names of their results. `each` is what `e` means
+    in passes after the first."""
     words, results = dict(words), list[str]()
     for one in passes:
         if each and results:
@@ -229,7 +238,7 @@ def add_normalisation(
 
 
 def operator_rows(operator: str, keepdim: bool, dim: bool) -> Rows | None:
-    """The passes of an operator, if it has any; `keepdim` and `dim` say which arguments it takes."""
+    """The passes of an operator, if it has any. `keepdim` and `dim` are whether it has such arguments."""
     steps: dict[str, str | Pass] = {}
     if operator in REDUCTIONS:
         reduction = REDUCTIONS[operator]
@@ -258,7 +267,7 @@ def operator_rows(operator: str, keepdim: bool, dim: bool) -> Rows | None:
 
 
 def words_of(text: str) -> list[str]:
-    """The names in a text, without those of functions."""
+    """The names in a text, except functions."""
     return re.findall(r"\b[a-z]\w*\b(?!\()", text)
 
 
@@ -286,8 +295,8 @@ INVERSE = replace(SQUARES, finish="1 / sqrt(t / n + s0)")
 PEAK = replace(MAXIMUM, finish="where(infinite(t), 0, t)")
 LOG_OF_POWERS = Pass(step="t + exp(v - m)", finish="log(t) + m")
 TOP = Pass(step="where(v > t, v, t)", merge="where(u > t, u, t)", start="least")
-"""The maximum that exponentials are about. It starts at a finite number, so that a part of a row without
-one does not turn the rest into NaN, and leaves NaN to the exponentials."""
+"""The maximum that exponentials are about. It starts at a finite number: otherwise a part of a row without
+finite numbers would turn the rest into NaN. It ignores NaN, which the exponentials propagate."""
 RESCALED = "t * exp(before - after)"
 
 _CORRECTION = {"s0": "1 if self.correction_ is None else self.correction_"}

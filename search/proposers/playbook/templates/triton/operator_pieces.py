@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search.proposers.playbook.formulas import OF_NUMBERS
+from search.proposers.playbook.formulas import INTEGER_FUNCTIONS
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.templates.operator_pieces import (
     found_signature,
@@ -87,7 +87,7 @@ def triton_helpers(texts: Sequence[str]) -> str:
 
 def can_compute(signature: Signature, calls: set[str]) -> bool:
     """Whether Triton has these functions in the type in which is computed."""
-    return signature.compute == "float32" or calls <= set(OF_NUMBERS)
+    return signature.compute == "float32" or calls <= set(INTEGER_FUNCTIONS)
 
 
 def known_signatures(workload: Workload, calls: set[str]) -> list[Signature]:
