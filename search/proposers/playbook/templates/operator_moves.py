@@ -15,16 +15,16 @@ def has_joint_passes(workload: Workload, knobs: Knobs) -> bool:
 
 REMEMBER = Move(
     name="remember layouts",
-    text="Keep what follows from the shapes and strides of a call's tensors for the next call with the same: "
-    "on small tensors more time goes there than into the numbers.",
+    text="Cache what depends only on the shapes and strides of a call's tensors: on small tensors this takes "
+    "longer than the computation.",
     category=Category.LATENCY,
     gain=1.8,
     sets={"remembered": True},
 )
 MERGE = Move(
     name="merge dimensions",
-    text="Make neighbouring dimensions that all tensors cross in one stride a single one: contiguous tensors "
-    "of any shape have one dimension then, and no place needs a division.",
+    text="Merge neighbouring dimensions that all tensors cross in one stride: contiguous tensors of any "
+    "shape then have one dimension, and no address needs a division.",
     category=Category.COMPUTE,
     gain=1.3,
     sets={"merged": True},
@@ -39,7 +39,7 @@ OPTIMISER = Move(
 )
 NARROW = Move(
     name="32-bit places",
-    text="Compute places in 32 bits where no tensor reaches further: a 64-bit division is dozens of "
+    text="Compute addresses in 32 bits if no tensor reaches further: a 64-bit division takes dozens of "
     "instructions.",
     category=Category.COMPUTE,
     gain=1.2,

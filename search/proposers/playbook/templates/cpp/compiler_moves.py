@@ -1,4 +1,4 @@
-"""Moves that ask more of the compiler, which the C++ templates share."""
+"""Compiler flags as moves, shared by the C++ templates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from search.records.tree import Category
 
 
 def optimiser(algorithm: str, gain: float) -> Move:
-    """Of plain loops, which the compiler is to make vectors of."""
+    """For plain loops, which the compiler turns into vectors."""
     return Move(
         name="optimiser",
         text="Compile with -O3 -march=native, so that the compiler unrolls, vectorises and uses the widest"
@@ -21,7 +21,7 @@ def optimiser(algorithm: str, gain: float) -> Move:
 
 
 def native_vectors(algorithms: tuple[str, ...], gain: float) -> Move:
-    """Of algorithms that are written in vectors."""
+    """For algorithms that are written with vectors."""
     return Move(
         name="native vectors",
         text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "

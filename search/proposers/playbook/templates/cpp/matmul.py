@@ -29,8 +29,8 @@ MOVES = (
     ),
     Move(
         name="row order",
-        text="Order the loops i, k, j: the innermost one runs along rows of B and of the output, which lie"
-        " contiguously in memory, in place of jumping down a column of B.",
+        text="Order the loops i, k, j: the innermost one then runs along rows of B and of the output, which "
+        "are contiguous, instead of down a column of B.",
         category=Category.CONTROL_FLOW,
         gain=4.0,
         needs={"algorithm": ("ijk",)},
@@ -66,8 +66,8 @@ MOVES = (
     ),
     Move(
         name="pack B",
-        text="Copy each panel of B into a contiguous buffer before it is used: no cache-line conflicts "
-        "from its power-of-two stride, few pages to translate, and the prefetcher sees one stream.",
+        text="Copy each panel of B into a contiguous buffer before it is used: this avoids cache-line "
+        "conflicts from a power-of-two stride, touches few pages, and gives the prefetcher one stream.",
         category=Category.MEMORY,
         gain=1.3,
         needs={"algorithm": ("tiles",), "pack": ("none",)},
@@ -111,8 +111,8 @@ MOVES = (
     ),
     Move(
         name="prefetch",
-        text="Prefetch the panel of B some steps ahead into the first-level cache, since it streams from "
-        "the second level for each tile.",
+        text="Prefetch the panel of B some steps ahead into the first-level cache: it streams from the "
+        "second level for each tile.",
         category=Category.LATENCY,
         gain=1.03,
         needs={"algorithm": ("tiles",)},
@@ -120,7 +120,7 @@ MOVES = (
     ),
     Move(
         name="dynamic schedule",
-        text="Let cores take tasks as they finish, so that none waits at the end for one that was disturbed.",
+        text="Let cores take tasks as they finish, so that none waits at the end for a slower one.",
         category=Category.PARALLELISM,
         gain=1.02,
         needs={"threads": (True,), "schedule": ("static",)},
@@ -154,8 +154,8 @@ class Matmul:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """Float32 only; a tile must fit the registers and the output. Tiles that overlap at the edges cannot
-        add to what an earlier block of the depth left there."""
+        """Float32 only. A tile must fit the registers and the output. Tiles that overlap at the edges cannot
+        add to the results of an earlier block of the depth."""
         if workload.dtype != "float32":
             return False
         if knobs["algorithm"] != "tiles":
@@ -215,7 +215,7 @@ def _ijk(knobs: Knobs) -> str:
 
 
 def _ikj(knobs: Knobs) -> str:
-    """Rows of the output, each the sum of scaled rows of B; with blocks, one block of B at a time."""
+    """Rows of the output as sums of scaled rows of B; with blocks, one block of B at a time."""
     start = f"""{pieces.parallel_for(knobs)}    for (int i = 0; i < M; ++i)
         std::fill(out + size_t(i) * N, out + size_t(i + 1) * N, 0.0f);
 """

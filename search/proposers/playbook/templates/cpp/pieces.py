@@ -1,4 +1,4 @@
-"""Pieces of C++ that several templates use."""
+"""C++ code that several templates share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.templates.cpp import machine
 
 FAST = "-O3 -march=native"
-"""The flags with which vectors are the machine's widest."""
+"""The flags for this machine's widest vectors."""
 
 VEC = """
 #if defined(__AVX512F__)
@@ -18,7 +18,7 @@ constexpr int LANES = 4;
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 """.strip()
-"""One of the widest registers: the compiler keeps values of wider types in memory."""
+"""`vec` is one register: the compiler keeps values of wider types in memory."""
 
 BF16 = """
 #ifndef __AVX512BF16__
@@ -32,7 +32,7 @@ static inline uint16_t bf16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// Two neighbouring values in every lane.
+// Two neighbouring values, repeated in every lane.
 static inline __m512bh pair(const uint16_t* from) {
     int32_t both;
     memcpy(&both, from, 4);
@@ -41,25 +41,6 @@ static inline __m512bh pair(const uint16_t* from) {
 
 static inline vec dot(vec sum, __m512bh a, __m512bh b) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, a, b);
-}
-"""
-
-EXP = """
-// exp(x) for x <= 0, to about 1 ulp: 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series to r^7 / 7!.
-static inline vec exponential(vec x) {
-    typedef int ivec __attribute__((vector_size(4 * LANES)));
-    const vec lowest = vec{} - 87.0f, magic = vec{} + 12582912.0f;  // 1.5 * 2^23: rounds to integers
-    vec rounded = (x < lowest ? lowest : x) * 1.44269504f + magic;
-    vec n = rounded - magic;
-    vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    vec p = 1.0f / 720 + r * (1.0f / 5040);
-    p = 1.0f / 120 + r * p;
-    p = 1.0f / 24 + r * p;
-    p = 1.0f / 6 + r * p;
-    p = 0.5f + r * p;
-    p = 1.0f + (r + r * r * p);
-    vec power = (vec)(((ivec)rounded << 23) + 0x3f800000);  // 2^n
-    return x < lowest ? vec{} : p * power;
 }
 """
 
@@ -99,7 +80,7 @@ static void huge_pages(void* start, size_t bytes) {
 """
 
 TRANSPOSE = """
-// Transposes LANES x LANES values: step by step, blocks of 1, 2, 4, ... change places across the diagonal.
+// Transposes LANES x LANES values: blocks of 1, 2, 4, ... swap across the diagonal.
 static inline void transpose(vec* rows) {
     typedef int index __attribute__((vector_size(4 * LANES)));
     #pragma GCC unroll 4
@@ -123,19 +104,19 @@ static inline void transpose(vec* rows) {
 
 
 def flags(knobs: Knobs) -> str:
-    """The compiler's flags: those of the knob within the machine's limit, threads where they are on."""
+    """The compiler's flags: those of the knob, within the machine's limit, and OpenMP for threads."""
     chosen = str(knobs["flags"])
     limit = machine.limiting_flags() if "native" in chosen else []
     return " ".join([chosen, *limit, *(["-fopenmp"] if knobs["threads"] else []), "-shared", "-fPIC"])
 
 
 def joined(*parts: str) -> str:
-    """Parts of a source that are there, a blank line between them."""
+    """The non-empty parts of a source, separated by blank lines."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip())
 
 
 def parallel_for(knobs: Knobs, loops: int = 1, indent: str = "    ") -> str:
-    """The OpenMP line over `loops` nested loops, or nothing where the kernel has one thread."""
+    """The OpenMP line before `loops` nested loops; empty for a kernel with one thread."""
     if not knobs["threads"]:
         return ""
     collapse = f" collapse({loops})" if loops > 1 else ""

@@ -1,4 +1,4 @@
-"""Matrix products in C++, alone, in batches and added to a tensor, of tensors in any strides and types."""
+"""Matrix products in C++, also batched or added to a tensor, for any strides and types."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MOVES = (
     OPTIMISER,
     Move(
         name="columns",
-        text="Keep the sums of several neighbouring columns at once, so that each element of the left matrix "
-        "is loaded once for all of them, and their products become vectors where columns are contiguous.",
+        text="Compute several neighbouring columns at once: each element of the left matrix is loaded once "
+        "for all of them, and contiguous columns become vectors.",
         category=Category.COMPUTE,
         gain=3.0,
         needs={"loop": ("elements",)},
@@ -39,7 +39,7 @@ MOVES = (
     ),
     Move(
         name="single sums",
-        text="Add in float32 where elements have no more, as PyTorch does: twice as many fit into a vector.",
+        text="Add float32 elements in float32, as PyTorch does: twice as many fit into a vector.",
         category=Category.PRECISION,
         gain=1.3,
         needs={"sums": ("double",)},
@@ -47,7 +47,7 @@ MOVES = (
     ),
     Move(
         name="threads",
-        text="Spread the rows over all cores where there is enough to do, and leave small products to one.",
+        text="Spread the rows of large products over all cores, and compute small products on one.",
         category=Category.PARALLELISM,
         gain=1.2,
         sets={"threads": True},
@@ -75,7 +75,7 @@ class Product:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have."""
+        """The types must be supported."""
         return bool(_signatures(workload))
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
@@ -112,7 +112,7 @@ TEMPLATE = Product()
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    """Those of which all tensors are of one type."""
+    """The signatures in which all tensors have one type."""
     return [each for each in kept(workload, KNOWN) if len({*each.tensors}) == 1]
 
 
@@ -122,7 +122,8 @@ def _given(what: str, workload: Workload) -> str:
 
 
 def _loops(knobs: Knobs) -> str:
-    """The layout: batches, rows, columns and depth, then the strides of both factors and of what is added."""
+    """The function `product`. Its layout has batches, rows, columns and depth, then the strides of both
+    factors and of the added tensor."""
     parallel = ""
     if knobs["threads"]:
         enough = f"batches * m * n * k >= {knobs['grain']}"

@@ -101,7 +101,7 @@ MOVES = (
     ),
     Move(
         name="threads",
-        text="Spread the rows over all cores where there is enough to do, and leave small tensors to one.",
+        text="Spread the rows of large tensors over all cores, and compute small tensors on one.",
         category=Category.PARALLELISM,
         gain=1.1,
         sets={"threads": True, "split": "rows"},

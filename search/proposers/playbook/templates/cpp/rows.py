@@ -73,7 +73,7 @@ struct Blocks {
 """
 LAYOUT = '''
 def layout_of(*nests):
-    """Nests of loops as C++ takes them."""
+    """The layout of nests of loops for C++."""
     layout = []
     for dims in nests:
         columns = list(zip(*dims))
@@ -101,7 +101,7 @@ class RowsTemplate:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """Float32 sums are as exact as PyTorch's in many lanes only; a scratch row belongs to one thread."""
+        """Float32 sums are as exact as PyTorch's only in many lanes; a scratch row belongs to one thread."""
         exact = knobs["sums"] == "double" or int(knobs["lanes"]) >= 8
         alone = not (knobs["scratch"] and (knobs["joint"] or knobs["split"] == "parts"))
         streams = knobs["stores"] == "cached" or int(knobs["lanes"]) > 1
@@ -140,8 +140,8 @@ TEMPLATE = RowsTemplate()
 
 
 class _Rows:
-    """The function `rows` in C++. C is the type of an element's computations, G that of what is gathered; a
-    value of a row has both, the second with an underscore after its name."""
+    """The function `rows` in C++. C is the type of an element's computations and G the type of totals. A
+    value of a row exists in both types; its name in G ends with an underscore."""
 
     def __init__(self, found: Rows, knobs: Knobs, count: int) -> None:
         self._found, self._knobs, self._count = found, knobs, count
@@ -151,7 +151,7 @@ class _Rows:
         self._keeping = keeps[-1] if self._scratch else ""
 
     def function(self) -> str:
-        """All of it."""
+        """The whole function."""
         count, found = self._count, self._found
         kinds = KINDS[:count]
         types = ", ".join(f"class {name}" for name in kinds)
@@ -208,12 +208,12 @@ static void rows(O* out, {more}{tensors}, const int64_t* layout, const double* s
         return [f"const G {name}_ = G({text});", f"const C {name} = C({name}_);"]
 
     def _wide(self, text: str) -> str:
-        """A text over values of a row, in the type of what is gathered."""
+        """A text over values of a row, in the type G."""
         values = self._found.steps.keys() - self._found.elements
         return filled(in_language(text, 0), {name: f"{name}_" for name in values})
 
     def _gather(self, number: int, several: Round) -> list[str]:
-        """The lines that leave in variables what the passes of a round gather."""
+        """The lines that run the passes of a round and store their results in variables."""
         names, passes = several.names, self._found.passes
         fields = [f"G {name} = {self._start(name)};" for name in names]
         fields += ["G count = 0;"] if several.then else []
@@ -239,7 +239,7 @@ static void rows(O* out, {more}{tensors}, const int64_t* layout, const double* s
         ]
 
     def _gathered(self, number: int) -> list[str]:
-        """The lines that gather over all blocks, on one thread or on all."""
+        """The lines that run a round over all blocks, on one thread or on all."""
         if self._knobs["split"] != "parts":
             return [f"const auto found_{number} = gather_{number}(0, blocks.count);"]
         return [
@@ -253,7 +253,7 @@ static void rows(O* out, {more}{tensors}, const int64_t* layout, const double* s
         ]
 
     def _merged(self, number: int, several: Round) -> list[str]:
-        """The functions that combine what two parts of a row gathered."""
+        """The lambdas that merge the results of two parts of a row."""
         passes, kind = self._found.passes, f"Gathered{number}"
         lines, centres = list[str](), {}
         for name in several.then:
@@ -293,7 +293,7 @@ static void rows(O* out, {more}{tensors}, const int64_t* layout, const double* s
         return f"C({LIMITS.get(start, start)})"
 
     def _lanes(self, names: Sequence[str]) -> list[str]:
-        """The lines that gather over a block in lanes, and combine these in `here`."""
+        """The lines that run passes over a block in lanes and merge the lanes into `here`."""
         found = self._found
         steps = {name: found.passes[name] for name in names}
         texts = [each.step for each in steps.values()]
@@ -372,7 +372,7 @@ static void rows(O* out, {more}{tensors}, const int64_t* layout, const double* s
         return [f"at{n} + j * reduced.step({n + 1})" for n in range(len(OPERANDS))]
 
     def _over_lines(self, used: Sequence[int], body: Sequence[str]) -> list[str]:
-        """A loop over the lines of a block; `j` starts at the first element of the block's part of a line."""
+        """A loop over the lines of a block. `j` starts at the first element of the block in the line."""
         places = [f"const int64_t at{n} = reduced.place(line * blocks.length, {n + 1});" for n in used]
         return [
             "for (int64_t line = blocks.first_line(block); line < blocks.last_line(block); ++line) {",

@@ -1,4 +1,4 @@
-"""Functions of elements in C++ without calls and branches, which compilers turn into vectors."""
+"""Element functions in C++ without calls and branches, which compilers turn into vectors."""
 
 from __future__ import annotations
 
@@ -70,21 +70,21 @@ static inline float vector_erf(float x) {
     return a < 1 ? x * p : large;
 }
 """
-"""For float; of double the C library's functions stay."""
+"""For float; double keeps the functions of the C library."""
 FORWARDED = "\n".join(
     f"static inline double vector_{name}(double x) {{ return std::{name}(x); }}" for name in KNOWN
 )
 
 
 def _calls(workload: Workload, knobs: Knobs) -> bool:
-    """Whether the workload has one of these functions."""
+    """Whether the workload calls one of these functions."""
     return not called_in(" ".join(texts_of(workload))).isdisjoint(KNOWN)
 
 
 MOVE = Move(
     name="vector functions",
     text="Compute exponentials, tanh and erf by polynomials without branches: the loop over elements becomes "
-    "vectors, in place of a call of the C library for each element.",
+    "vectors, instead of a call of the C library for each element.",
     category=Category.COMPUTE,
     gain=2.5,
     needs={"functions": ("library",), "flags": (pieces.FAST,)},
@@ -94,7 +94,7 @@ MOVE = Move(
 
 
 def vectorised(source: str, knobs: Knobs) -> str:
-    """A source with these functions in the place of the C library's, where the knob says so."""
+    """A source with these functions instead of the C library's, if the knob selects them."""
     if knobs.get("functions") != "vectors":
         return source
     changed = re.sub(rf"\bstd::({'|'.join(KNOWN)})\(", r"vector_\1(", source)

@@ -19,7 +19,7 @@ LIMITS = {
     "highest": 'float("inf") if COMPUTE == tl.float32 else 9223372036854775807',
 }
 WHOLE_ROW = ("HELD", "reduced_count")
-"""Where the streamed part of a row begins and ends in a program that has whole rows."""
+"""The first and last element of a row's streamed part in a program with whole rows."""
 
 
 class RowLines:
@@ -32,7 +32,7 @@ class RowLines:
         self._held = found.operands(*(each.step for each in self.passes.values()))
 
     def kernel(self, name: str, says: str, lines: Iterable[str], more: Sequence[str] = ()) -> str:
-        """A kernel. All take the same arguments; `more` are further constants."""
+        """A kernel. All kernels of a file take the same arguments; `more` are further constants."""
         outs = ["out", *(f"also{place}" for place, _ in enumerate(self.found.also))]
         tensors = [f"x{n}" for n in range(self.count)]
         parts = "" if "HELD" in more else "part_count, part_size, partials, totals, "
@@ -64,7 +64,7 @@ def {name}(
 '''
 
     def merges(self) -> list[str]:
-        """The functions `merge_0`, `merge_1`, …, which combine what two places gathered."""
+        """The functions `merge_0`, `merge_1`, …, one for each pass, which merge two places."""
         return [
             f"@triton.jit\ndef merge_{place}(t, u):\n    return {in_language(each.merge, 1)}"
             for place, each in enumerate(self.passes.values())
@@ -93,7 +93,7 @@ def {name}(
         return f"{name} = tl.cast({in_language(str(self.found.steps[name]), 1)}, COMPUTE)"
 
     def gather(self, several: Round) -> list[str]:
-        """The lines that leave in a column what the passes of a round gather over whole rows."""
+        """The lines that run a round over whole rows; each pass leaves a column with one value per row."""
         lines = [f"{name} = tl.full([ROWS, 1], {self.start(name)}, COMPUTE)" for name in several.names]
         lines += ["if STREAMED:", *indented(self.stream(several, *WHOLE_ROW))]
         for names in (several.first, several.then):
@@ -110,7 +110,7 @@ def {name}(
         return lines
 
     def stream(self, several: Round, begin: str, end: str) -> list[str]:
-        """The lines that gather in places over the tiles of a part of a row."""
+        """The lines that run a round over the tiles of a part of a row, place by place."""
         first, then = several.first, several.then
         texts, more = ([self.passes[name].step for name in names] for names in (first, then))
         abouts = {self.passes[name].about: name for name in then}
@@ -135,27 +135,27 @@ def {name}(
         return [*lines, f"for first in range({begin}, {end}, BLOCK):", *indented(body)]
 
     def reduced(self, name: str) -> str:
-        """What the places of a tile gathered together."""
+        """The merged value of all places of a tile."""
         return f"tl.reduce({name}_each, 1, {self.merge(name)}, keep_dims=True)"
 
     def moved(self, name: str, t: str, count: str, before: str, after: str) -> str:
-        """What a pass gathered, about another value."""
+        """A pass's value after the value it is about has changed."""
         words = {"t": t, "count": count, "before": before, "after": after}
         return filled(in_language(self.passes[name].moved, 1), words)
 
     def moved_each(self, name: str, after: str) -> str:
-        """The line that makes what all places gathered be about one value."""
+        """The line that moves the values of all places to one common value that they are about."""
         return (
             f"{name}_each = {self.moved(name, f'{name}_each', 'count_each', self._centre_each(name), after)}"
         )
 
     def centre(self, name: str, gathered: str, count: str) -> str:
-        """What a pass is about where `count` elements gathered `gathered`."""
+        """The value that a pass is about, after `count` elements with the result `gathered`."""
         source, text = self.found.centre(name)
         return f"tl.cast({filled(in_language(text, 1), {source: gathered, 'n': count})}, COMPUTE)"
 
     def further(self) -> list[str]:
-        """The lines that store the further results of rows."""
+        """The lines that store the further results of a row."""
         return [
             f"tl.store(also{place} + rows[:, None], {name}.to(also{place}.dtype.element_ty), mask=inside)"
             for place, name in enumerate(self.found.also)
@@ -198,11 +198,11 @@ def {name}(
         return [target, "if STREAMED:", *indented(loop), "if HELD:", *indented(whole)]
 
     def start(self, name: str) -> str:
-        """Where a pass starts."""
+        """The start value of a pass."""
         return LIMITS.get(self.passes[name].start, self.passes[name].start)
 
     def _tile(self, first: str, end: str) -> list[str]:
-        """The lines that leave in `index` which elements of a row a tile has, and in `here` which exist."""
+        """The lines that set `index`, the elements of a tile, and `here`, whether they exist."""
         return [
             f"index = {first} + tl.arange(0, BLOCK)",
             "if WIDE:",
@@ -233,7 +233,7 @@ def {name}(
         words: dict[str, str] | None = None,
         known: Sequence[str] = (),
     ) -> list[str]:
-        """The lines that compute what texts depend on, without what `known` texts depend on."""
+        """The lines that compute what `texts` depend on, except what `known` texts depend on."""
         done = self.found.needed(*known)
         several = [each for each in self.found.needed(*texts) if each not in OPERANDS and each not in done]
         return [
@@ -242,7 +242,7 @@ def {name}(
         ]
 
     def _text(self, text: str, suffix: str = "", words: dict[str, str] | None = None) -> str:
-        """A text in Triton, its elements with a suffix and its `words` replaced."""
+        """A text in Triton, with a suffix for elements and with `words` replaced."""
         elements = self.found.elements
         mapped = {each: f"{each}{suffix}" for each in words_of(text) if each in elements or each in OPERANDS}
         return filled(in_language(text, 1), {**mapped, **(words or {})})
@@ -250,12 +250,12 @@ def {name}(
     def _stepped(
         self, name: str, t: str, words: dict[str, str] | None = None, suffix: str = "", otherwise: str = ""
     ) -> str:
-        """A pass's next value after `t`, or the present one where a tile has no element."""
+        """A pass's next value after `t`, or the current one outside the row."""
         step = self._text(self.passes[name].step, suffix, {"t": t, **(words or {})})
         return f"tl.where(here{suffix}, {step}, {otherwise or t})"
 
     def _gather_held(self, name: str) -> list[str]:
-        """The lines that add to a pass what it gathers in registers."""
+        """The lines that run a pass over the elements in registers and merge the result."""
         step = self.passes[name].step
         return [
             *self._steps([step], "_held"),
@@ -265,7 +265,7 @@ def {name}(
         ]
 
     def _centre_each(self, name: str) -> str:
-        """What a pass is about in each place."""
+        """The value that a pass is about in each place."""
         return self.centre(name, f"{self.found.centre(name)[0]}_each", "tl.maximum(count_each, 1)")
 
     def _store(self, suffix: str) -> list[str]:

@@ -25,7 +25,7 @@ MOVES = (
     ),
     Move(
         name="fitting blocks",
-        text="Make the block of a short row as small as the row: no lane computes what is masked.",
+        text="Make the block of a short row as small as the row: no lane computes masked elements.",
         category=Category.PARALLELISM,
         gain=1.1,
         sets={"fit": True},

@@ -30,7 +30,7 @@ from search.proposers.playbook.templates.triton.row_moves import MOVES, NAIVE
 from search.proposers.playbook.workload import Signature, Workload
 
 MOST_WHOLE = 16384
-"""Elements of a tile that is a whole row, at most."""
+"""The most elements of a tile of whole rows."""
 BLOCKS = f'''
 def blocks(count, rows, warps, block, fit, whole, held):
     """The block's size for rows of `count` elements, and how many of these a program keeps in registers."""

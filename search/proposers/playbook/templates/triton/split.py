@@ -3,7 +3,7 @@
 A round takes two kernels. In `gather_0` a program has a part of a row and leaves what it gathered in
 `partials`; in `combine_0` one has what all parts of a row gathered and leaves it in `totals`. If a row has
 one element, the last `combine` also computes it; otherwise the kernel `write` follows. A program adds
-few numbers one after the other in each lane: sums of 2**21 numbers were off by 5e-4.
+few numbers in sequence in each lane: sums of 2**21 numbers were off by 5e-4.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def kernels(lines: RowLines) -> list[str]:
 
 
 def launches(lines: RowLines) -> str:
-    """The function in Python that calls them one after the other."""
+    """The Python function that launches them in order."""
     calls = []
     for number, _ in enumerate(lines.rounds):
         calls += [
@@ -85,7 +85,7 @@ def in_parts(given, out, counts, parts, layout, compute, wide, block):
 
 
 def _gather(lines: RowLines, several: Round, known: Sequence[str]) -> list[str]:
-    """The lines that leave in `partials` what the elements of a part gathered."""
+    """The lines that run a round over a part of a row and store its values in `partials`."""
     texts = [lines.passes[name].step for name in several.names]
     body = [*PART, *lines.sources(lines.found.operands(*texts)), *_values(lines, known)]
     body += lines.stream(several, "begin", "end")
@@ -100,7 +100,7 @@ def _gather(lines: RowLines, several: Round, known: Sequence[str]) -> list[str]:
 
 
 def _combine(lines: RowLines, several: Round, known: Sequence[str], last: bool) -> list[str]:
-    """The lines that leave in `totals` what all parts of a row gathered, or the row's element in `out`."""
+    """The lines that merge all parts of a row into `totals`, or into the row's element of `out`."""
     body = ["rows = program * ROWS + tl.arange(0, ROWS)", "inside = (rows < kept_count)[:, None]"]
     for names in (several.first, several.then):
         inner = []
@@ -151,15 +151,15 @@ def _values(lines: RowLines, known: Sequence[str], here: Sequence[str] = ()) -> 
 
 
 def _loaded(lines: RowLines, name: str) -> str:
-    """What the parts at `index` gathered in a pass."""
+    """The values of a pass for the parts at `index`."""
     return f"tl.load({_partial(lines, name)} + index[None, :], mask=here, other=0)"
 
 
 def _partial(lines: RowLines, name: str) -> str:
-    """Where the values of a row's parts begin."""
+    """A pointer to the values of a row's parts."""
     return f"partials + ({_place(lines, name)}) * part_count"
 
 
 def _place(lines: RowLines, name: str) -> str:
-    """The position of a row among what all passes gathered."""
+    """The position of a row among the values of all passes."""
     return f"{list(lines.passes).index(name)} * kept_count + rows[:, None]"

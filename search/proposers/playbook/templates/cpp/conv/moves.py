@@ -1,4 +1,4 @@
-"""The moves: what each sets, when it is allowed, and what it is said to gain."""
+"""The moves for convolutions in C++."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _rounds_up(workload: Workload, knobs: Knobs) -> bool:
 
 
 def _checks_tiles(workload: Workload, knobs: Knobs) -> bool:
-    """Checks cost most where every pixel of a tile has one between its multiply-adds."""
+    """Bounds checks cost most when every pixel of a tile has one between its multiply-adds."""
     return bordered(workload, knobs) and int(knobs["tile_q"]) > 1
 
 
@@ -63,7 +63,7 @@ MOVES = (
     Move(
         name="channels innermost",
         text="Repack the weights to [C][R][S][K] and let the innermost loop run over output channels: "
-        "contiguous vector loads of weights times one broadcast pixel, in place of a scalar "
+        "contiguous vector loads of weights times one broadcast pixel, instead of a scalar "
         "reduction.",
         category=Category.MEMORY,
         gain=8.0,
@@ -103,7 +103,7 @@ MOVES = (
     ),
     Move(
         name="direct",
-        text="Read the windows straight from the image in place of gathering them first: the overlap of "
+        text="Read the windows straight from the image instead of gathering them first: the overlap of "
         "neighbouring windows is already in the first-level cache.",
         category=Category.MEMORY,
         gain=1.05,
@@ -155,7 +155,7 @@ MOVES = (
     Move(
         name="block transpose",
         text="Turn rows from channels-last to the output's layout with square blocks transposed in vector "
-        "registers, so that stores are whole vectors in place of scattered scalars.",
+        "registers, so that stores are whole vectors instead of scattered scalars.",
         category=Category.MEMORY,
         gain=1.05,
         needs={**TILED, "store": ("scalar",)},
@@ -172,8 +172,8 @@ MOVES = (
     ),
     Move(
         name="prefetch",
-        text="Prefetch the weights some taps ahead into the first-level cache, since they stream from the "
-        "second level in every tile.",
+        text="Prefetch the weights some taps ahead into the first-level cache: they stream from the second "
+        "level in every tile.",
         category=Category.LATENCY,
         gain=1.02,
         needs={**TILED, "prefetch": (0,)},
