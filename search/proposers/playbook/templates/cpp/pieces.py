@@ -8,16 +8,19 @@ from search.proposers.playbook.templates.cpp import machine
 FAST = "-O3 -march=native"
 """The flags for this machine's widest vectors."""
 
-VEC = """
+REGISTER = """
 #if defined(__AVX512F__)
-constexpr int LANES = 16;
+constexpr int REGISTER = 64;  // bytes of a vector
 #elif defined(__AVX__)
-constexpr int LANES = 8;
+constexpr int REGISTER = 32;
 #else
-constexpr int LANES = 4;
+constexpr int REGISTER = 16;
 #endif
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 """.strip()
+VEC = f"""{REGISTER}
+constexpr int LANES = REGISTER / 4;
+typedef float vec __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+"""
 """`vec` is one register: the compiler keeps values of wider types in memory."""
 
 BF16 = """

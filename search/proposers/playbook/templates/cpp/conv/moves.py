@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from search.proposers.playbook.move import Knob, Knobs, Move
 from search.proposers.playbook.templates.cpp import machine, pieces
-from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors, optimiser
 from search.proposers.playbook.templates.cpp.conv.plan import bordered, has_pool, has_relu
+from search.proposers.playbook.templates.operator_moves import OPTIMISER
 from search.proposers.playbook.workload import Workload
 from search.records.tree import Category
 
@@ -41,8 +42,15 @@ MOVES = (
         gain=1.9,
         sets={"threads": True},
     ),
-    optimiser("loops", gain=1.2),
-    native_vectors(ROWS["algorithm"], gain=6.0),
+    replace(OPTIMISER, needs={"algorithm": ("loops",), **OPTIMISER.needs}),
+    replace(
+        OPTIMISER,
+        name="native vectors",
+        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
+        "multiply-adds, and the sums stay in them.",
+        gain=6.0,
+        needs={**ROWS, **OPTIMISER.needs},
+    ),
     Move(
         name="reordered sums",
         text="Add -fassociative-math and what it needs, so that the compiler may reorder the sums of the "
