@@ -1,1 +1,2 @@
-"""The embedded proposer: a catalogue of optimisation ideas over code templates. No model, no network."""
+"""The built-in proposer: a catalogue of optimisation ideas for code templates. It needs no model and no
+network."""

@@ -1,4 +1,4 @@
-"""One expansion's workbench: which ideas there are for a parent, and which kernels they could still write."""
+"""The workbench of one expansion: the possible ideas for a parent, and the kernels they could still write."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from search.proposers.playbook.workload import Workload
 from search.records.tree import Category, Outcome, Seed
 
 ATTEMPTS = 200
-"""Random settings that are looked at to find one that is new."""
+"""Random settings that are drawn to find a new one."""
 RESTARTS = 6
-"""Fresh starts that are drawn for an expansion."""
+"""Fresh starts that are drawn per expansion."""
 DONORS = 5
-"""Strong kernels of the history whose knobs a cross-over may take."""
+"""Kernels of the history, best first, whose knobs a cross-over may take."""
 
 
 class Bench:
-    """One expansion's view: the parent's knobs, and what was tried before."""
+    """The parent's knobs and everything tried before."""
 
     def __init__(
         self, workload: Workload, template: Template, history: Sequence[Outcome], seed: Seed | None
@@ -34,13 +34,14 @@ class Bench:
         self._from_reference = known is None
         plans = [(outcome, Plan.from_json(outcome.idea.plan)) for outcome in history]
         self._plans = [(outcome, plan) for outcome, plan in plans if plan is not None]
+        self._bodies: dict[frozenset[tuple[str, Knob]], str] = {}
         parent = seed.id if seed else ""
         self._texts = {outcome.idea.text for outcome in history if outcome.idea.parent == parent}
         self._states = {plan.state for _, plan in self._plans}
         self._taken = self._written()
 
     def drafts(self, rng: random.Random) -> list[Draft]:
-        """Every idea for this parent, tried ones included."""
+        """All ideas for this parent, including those tried before."""
         if self._from_reference:
             single = [self._draft(self._knobs, move) for move in self._fitting(self._knobs)]
             together = self._together() if self._workload.signatures else ()
@@ -49,9 +50,9 @@ class Bench:
         return [*moves, *self._retunings(rng), *self._cross_overs(rng), *self._restarts(rng)]
 
     def plan(self, draft: Draft, variants: int, rng: random.Random) -> Plan | None:
-        """The draft with up to `variants` new settings; None where it was tried or has nothing new.
+        """A plan of the draft with up to `variants` new settings; None if it was tried or has nothing new.
 
-        What it takes counts as tried from now on.
+        The settings of the plan count as tried from then on.
         """
         plan = Plan(
             language=self._template.language,
@@ -78,10 +79,13 @@ class Bench:
         return self._template.valid(self._workload, knobs)
 
     def _body(self, knobs: Knobs) -> str:
-        return without_stamp(self._template.render(self._workload, knobs))
+        key = frozenset(knobs.items())
+        if key not in self._bodies:
+            self._bodies[key] = without_stamp(self._template.render(self._workload, knobs))
+        return self._bodies[key]
 
     def _written(self) -> set[str]:
-        """The bodies of all kernels of the history, planned ones included."""
+        """The bodies of all kernels of the history, including planned ones."""
         variants = [variant for outcome in self._history for variant in outcome.variants]
         bodies = {without_stamp(variant.kernel.source) for variant in variants}
         for outcome, plan in self._plans:
@@ -90,7 +94,7 @@ class Bench:
         return bodies
 
     def _take(self, knobs: Knobs) -> bool:
-        """Claims a setting; False where it makes no kernel or one that is there already."""
+        """Claims a setting; False if it is invalid or its kernel exists already."""
         if not self._valid(knobs):
             return False
         body = self._body(knobs)
@@ -105,7 +109,7 @@ class Bench:
     def _naive(self) -> Draft:
         text = (
             f"Translate the reference directly: plain loops for {self._template.op}, one operation after the "
-            "other and nothing clever, as the baseline that every later idea has to beat."
+            "other, as the baseline for every later idea."
         )
         category = Category.CONTROL_FLOW
         return Draft(moves=(NAIVE,), text=text, category=category, knobs=self._template.naive, values={})
@@ -116,9 +120,9 @@ class Bench:
         return Draft(moves=(move.name,), text=text, category=move.category, knobs=fixed, values=move.varies)
 
     def _together(self) -> Iterator[Draft]:
-        """All moves that fit, one on the other, the most promising first, but for those that could make it
-        wrong. Operators are searched many at a time, with few evaluations each: so there is a good kernel
-        among the first."""
+        """All moves that fit, one after the other, the highest gain first, except those of the category
+        precision. A search over many operators has few evaluations for each, and this gives each a good
+        kernel early."""
         knobs: Knobs = self._template.naive
         path: list[Move] = []
         safe = [
@@ -126,14 +130,17 @@ class Bench:
         ]
         while fitting := [each for each in safe if each.fits(self._workload, knobs) and _keeps(path, each)]:
             move = max(fitting, key=lambda each: each.gain)
-            path.append(move)
-            knobs = {**knobs, **_preferred(move.varies), **move.sets}
+            safe.remove(move)
+            after = {**knobs, **_preferred(move.varies), **move.sets}
+            if self._valid(after):
+                path.append(move)
+                knobs = after
         if len(path) > 2:
-            text = f"Write the kernel with all that usually pays: {_listed([each.name for each in path])}."
+            text = f"Combine everything that usually pays off: {_listed([each.name for each in path])}."
             yield Draft(moves=(TOGETHER,), text=text, category=path[0].category, knobs=knobs, values={})
 
     def _pairs(self) -> Iterator[Draft]:
-        """Two moves at once; the second may build on the first."""
+        """Pairs of moves; the second may build on the first."""
         for first in self._fitting(self._knobs):
             middle = {**self._knobs, **_preferred(first.varies), **first.sets}
             for second in self._fitting(middle):
@@ -150,20 +157,22 @@ class Bench:
                 )
 
     def _adds(self, first: Move, second: Move) -> bool:
-        """Whether the second leaves the first's work alone, and is not the same pair in the other order."""
+        """Whether the second move keeps the first's knobs, and this is not the same pair in the other
+        order."""
         undone = any(first.sets.get(knob, value) != value for knob, value in second.sets.items())
         order = list(self._moves)
         either = second.fits(self._workload, self._knobs)
         return not undone and not (either and order.index(second.name) < order.index(first.name))
 
     def _domain(self) -> dict[str, tuple[Knob, ...]]:
-        """The performance knobs, those that some move leaves open, with every value known, in order."""
+        """The knobs that some move leaves open, with all known values, sorted."""
         open_ = {knob for move in self._template.moves for knob in move.varies}
         values = values_of(self._template)
         return {knob: tuple(sorted(values[knob], key=_rank)) for knob in sorted(open_)}
 
     def _neighbours(self, knobs: Knobs) -> dict[str, tuple[Knob, ...]]:
-        """Values next to the present one, up to two on either side, nearest first; texts: all others."""
+        """By knob the values next to the current one, nearest first: up to two on each side, or all other
+        texts."""
         near = {}
         for knob, values in self._domain().items():
             if knobs[knob] not in values:
@@ -175,13 +184,13 @@ class Bench:
         return {knob: values for knob, values in near.items() if self._matters(knobs, knob, values)}
 
     def _matters(self, knobs: Knobs, knob: str, values: Sequence[Knob]) -> bool:
-        """Whether the knob changes the kernel in this state."""
+        """Whether one of the values changes the kernel."""
         changed = [{**knobs, knob: value} for value in values]
         valid = [each for each in changed if self._valid(each)]
         return any(self._body(each) != self._body(knobs) for each in valid)
 
     def _retunings(self, rng: random.Random) -> Iterator[Draft]:
-        """Two or three performance knobs opened around the parent's values."""
+        """Drafts that open two or three knobs around the parent's values."""
         near = self._neighbours(self._knobs)
         names = [group for size in (2, 3) for group in itertools.combinations(sorted(near), size)]
         names = names or [(knob,) for knob in sorted(near)]
@@ -189,14 +198,14 @@ class Bench:
             values = {knob: (self._knobs[knob], *near[knob]) for knob in group}
             now = _listed([f"{knob} = {self._knobs[knob]}" for knob in group])
             text = (
-                f"Retune {_listed(group)} around {now}: the best values depend on one another and on the "
-                "steps taken since they were chosen."
+                f"Retune {_listed(group)} around {now}: the best values depend on each other and on the "
+                "steps taken after they were chosen."
             ) + _list_values("Nearby values", {knob: near[knob] for knob in group})
             category = next(move.category for move in self._template.moves if group[0] in move.varies)
             yield Draft(moves=(RETUNE,), text=text, category=category, knobs=self._knobs, values=values)
 
     def _cross_overs(self, rng: random.Random) -> Iterator[Draft]:
-        """Some of the knobs in which another strong kernel differs."""
+        """Drafts that take some knobs from another fast kernel."""
         best = [outcome.best for outcome in self._history if outcome.best and outcome.best.evaluation]
         speed = {v.id: v.evaluation.speedup for v in best if v.evaluation}
         for donor in sorted(best, key=lambda v: (-speed[v.id], v.id))[:DONORS]:
@@ -210,14 +219,14 @@ class Bench:
                 continue
             values = _listed([f"{knob} = {theirs[knob]}" for knob in taken])
             text = (
-                f"Take over {values} from another strong kernel of this search ({speed[donor.id]:.2f} times "
-                "eager), keeping the rest: what helped there may add to what helped here."
+                f"Take {values} from another fast kernel of this search ({speed[donor.id]:.2f} times eager) "
+                "and keep the rest: the two may add up."
             )
             category = self._category_of(taken)
             yield Draft(moves=(CROSS_OVER,), text=text, category=category, knobs=knobs, values={})
 
     def _restarts(self, rng: random.Random) -> Iterator[Draft]:
-        """Several moves in a row from the naive kernel, at random: the way out of a well-searched corner."""
+        """Drafts of several random moves from the naive kernel: a way out of a local optimum."""
         for _ in range(RESTARTS):
             knobs: Knobs = self._template.naive
             values: dict[str, tuple[Knob, ...]] = {}
@@ -234,21 +243,21 @@ class Bench:
                 continue
             text = (
                 f"Start over from the reference and combine other steps: {_listed([m.name for m in path])}. "
-                "What surrounds the best kernel has been tried; a different order of steps may lead past it."
+                "The neighbours of the best kernel have been tried; another order of steps may lead past it."
             ) + _list_values("Values", values)
             category = max(path, key=lambda move: move.gain).category
             yield Draft(moves=(RESTART,), text=text, category=category, knobs=knobs, values=values)
 
     def _category_of(self, knobs: Sequence[str]) -> Category:
-        """The category of the first move that turns one of the knobs."""
+        """The category of the first move that changes one of the knobs."""
         for move in self._template.moves:
             if any(knob in move.sets or knob in move.varies for knob in knobs):
                 return move.category
         return Category.COMPUTE
 
     def _settings(self, draft: Draft, rng: random.Random) -> Iterator[Knobs]:
-        """Settings of a draft's open knobs: the preferred one first, the others shuffled, then, for more
-        variants than these give, small changes of performance knobs that the draft says nothing about."""
+        """Settings of a draft's open knobs: the preferred one, then the others in random order, then settings
+        with small changes of further knobs."""
         combinations = [
             {**draft.knobs, **dict(zip(draft.values, chosen, strict=True))}
             for chosen in itertools.product(*draft.values.values())
@@ -267,17 +276,18 @@ class Bench:
 
 
 def knobs_of(workload: Workload, template: Template, source: str) -> Knobs | None:
-    """The state of a kernel of the template's; None for any other."""
+    """The knobs of a kernel that the template rendered, now or before it had all its knobs; None for any
+    other kernel."""
     found = read_stamp(source)
     if found is None or found[:2] != (template.op, template.language):
         return None
-    knobs, values = found[2], values_of(template)
+    knobs, values = {**template.naive, **found[2]}, values_of(template)
     ours = set(knobs) == set(values) and all(_known(value, values[knob]) for knob, value in knobs.items())
     return knobs if ours and template.valid(workload, knobs) else None
 
 
 def values_of(template: Template) -> dict[str, set[Knob]]:
-    """Every value of every knob that the template's moves know."""
+    """By knob all values in the template's moves."""
     values = {knob: {value} for knob, value in template.naive.items()}
     for move in template.moves:
         for knob, value in move.sets.items():
@@ -288,7 +298,7 @@ def values_of(template: Template) -> dict[str, set[Knob]]:
 
 
 def _known(value: Knob, values: set[Knob]) -> bool:
-    """Integers may be any."""
+    """Whether a knob may have this value. Any integer may replace another one."""
     alike = {type(each) for each in values} == {type(value)}
     return alike and (value in values or type(value) is int)
 
@@ -298,9 +308,9 @@ def _rank(value: Knob) -> tuple[str, Knob]:
 
 
 def _keeps(path: Sequence[Move], move: Move) -> bool:
-    """Whether a move is none of those before it, and leaves their work alone."""
+    """Whether a move keeps the knobs that the moves before it set."""
     undone = any(each.sets.get(knob, value) != value for each in path for knob, value in move.sets.items())
-    return move not in path and not undone
+    return not undone
 
 
 def _preferred(varies: Mapping[str, tuple[Knob, ...]]) -> dict[str, Knob]:
@@ -308,7 +318,7 @@ def _preferred(varies: Mapping[str, tuple[Knob, ...]]) -> dict[str, Knob]:
 
 
 def _list_values(label: str, values: Mapping[str, Sequence[Knob]]) -> str:
-    """` Values: a = 1, 2; b = 3.`, or nothing."""
+    """For example ` Values: a = 1, 2; b = 3.`; empty without values."""
     parts = [f"{knob} = {', '.join(map(str, choices))}" for knob, choices in values.items()]
     return f" {label}: {'; '.join(parts)}." if parts else ""
 

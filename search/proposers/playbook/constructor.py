@@ -1,4 +1,4 @@
-"""The parts of a reference's source that a kernel keeps: its constructor, and what that needs."""
+"""The parts of a reference's source that a kernel keeps: its constructor, and the names it needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evaluators.records.problem import Problem, Size
 
 
 def constructor_of(problem: Problem) -> tuple[str, str] | None:
-    """Header and constructor of a `Workload`; None where the constructor leans on more of its class."""
+    """Header and constructor of a `Workload`; None if the constructor uses other members of its class."""
     tree = ast.parse(problem.source)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
     body = classes[-1].body
@@ -25,7 +25,7 @@ def constructor_of(problem: Problem) -> tuple[str, str] | None:
 
 
 def _globals_of(init: ast.FunctionDef) -> set[str]:
-    """The names that a function takes from its module: its own arguments and variables are none of them."""
+    """The names that a function takes from its module."""
     outside = [*init.args.defaults, *(each for each in init.args.kw_defaults if each), *_annotations(init)]
     own = {each.arg for each in ast.walk(init) if isinstance(each, ast.arg)}
     for statement in init.body:
@@ -40,7 +40,7 @@ def _annotations(init: ast.FunctionDef) -> list[ast.expr]:
 
 
 def _renamed(source: str, init: ast.FunctionDef) -> str:
-    """The lines of the constructor, with `Model` (as in `super(Model, self)`) called `ModelNew`."""
+    """The lines of the constructor, with `Model` (as in `super(Model, self)`) renamed `ModelNew`."""
     lines = [line.encode() for line in source.splitlines()]
     uses = [node for node in ast.walk(init) if isinstance(node, ast.Name) and node.id == "Model"]
     for use in sorted(uses, key=lambda node: (node.lineno, node.col_offset), reverse=True):
@@ -54,7 +54,7 @@ def _dedented(text: str, columns: int) -> str:
 
 
 def _header(problem: Problem, tree: ast.Module, wanted: set[str]) -> str:
-    """The top-level statements that bind the wanted names, and those that these need in turn."""
+    """The top-level statements that bind the wanted names, and the names those need in turn."""
     kept: set[int] = set()
     while True:
         more = {
@@ -70,7 +70,7 @@ def _header(problem: Problem, tree: ast.Module, wanted: set[str]) -> str:
 
 
 def _statement(problem: Problem, node: ast.stmt) -> str:
-    """A statement's source; an assignment of an overridden size with the override's value."""
+    """A statement's source. An assignment to an overridden size gets the override's value."""
     overridden: dict[str, Size] = {
         name: problem.overrides[name] for name in sorted(_bound(node)) if name in problem.overrides
     }

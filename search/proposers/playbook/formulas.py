@@ -1,7 +1,7 @@
-"""What element-wise operators compute: one text for C++ and Triton.
+"""The formulas of element-wise operators: one text for C++ and Triton.
 
-A formula's operands are `a`, `b`, `c`: the operator's tensors in the order of its schema, in the type in
-which it computes. The functions that it may call are those of FUNCTIONS.
+A formula's operands are `a`, `b`, `c`: the operator's tensors in the order of its schema, converted to the
+type of the computation. A formula may call the functions in FUNCTIONS.
 """
 
 from __future__ import annotations
@@ -34,17 +34,21 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
         )
     },
 }
-"""By their names in formulas, in C++ and in Triton. `greater` and `smaller` hand NaN on; `quotient`,
+"""By name in formulas the names in C++ and in Triton. `greater` and `smaller` propagate NaN; `quotient`,
 `floored` and `remainder` are PyTorch's divisions."""
-OF_NUMBERS = ("where", "greater", "smaller", "abs", "infinite")
-"""Those that are for whole numbers in Triton, too; all are in C++."""
+INTEGER_FUNCTIONS = ("where", "greater", "smaller", "abs", "infinite")
+"""The functions that Triton also has for integers; C++ has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """`scalars` are further names in the text, each with a Python expression over the reference's attributes
-    and the arguments of `forward`; `steps` are names with what they stand for, each a text over those before
-    it."""
+    """A text with what its names stand for.
+
+    Attributes:
+        text: An expression over operands, scalars and steps.
+        scalars: By name a Python expression over the reference's attributes and the arguments of `forward`.
+        steps: By name a text over earlier steps, operands and scalars.
+    """
 
     text: str
     scalars: Mapping[str, str] = field(default_factory=dict)
@@ -52,20 +56,20 @@ class Formula:
 
     @property
     def texts(self) -> list[str]:
-        """All of it."""
+        """All texts."""
         return [*self.steps.values(), self.text]
 
 
 def in_language(text: str, language: int) -> str:
-    """A text with the functions of C++ (0) or of Triton (1)."""
+    """A text in C++ (0) or Triton (1)."""
     named = re.sub(r"[a-z]\w*(?=\()", lambda found: FUNCTIONS[found[0]][language], text)
     return re.sub(r"\bINF\b", INFINITY[language], named)
 
 
 INFINITY = ("INFINITY", 'float("inf")')
-"""As a formula's `INF` is written in each language."""
+"""A formula's `INF` in each language."""
 OPERANDS = "abcdefghklopqvwxyz"
-"""The names of tensors in a formula, in their order."""
+"""The names of tensors in a formula, in order."""
 
 
 def called_in(text: str) -> set[str]:
@@ -78,7 +82,7 @@ def _of(text: str, **scalars: str) -> Formula:
 
 
 def _given(argument: str) -> str:
-    """Whether an optional argument is there, as a number."""
+    """An expression for whether an optional argument is given."""
     return f"{argument} is not None"
 
 
@@ -88,7 +92,7 @@ _HARD = "smaller(greater(a + 3, 0), 6)"
 _TANH = "0.5 * a * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)))"
 _ERF = "0.5 * a * (1 + erf(a * 0.7071067811865476))"
 GELUS: Mapping[str, Formula] = {"none": _of(_ERF), "tanh": _of(_TANH)}
-"""The forms of `gelu`, where it is known which one it is."""
+"""The variants of `gelu` by the argument `approximate`."""
 _MODES = "where(s0 == 0, quotient(a, b), where(s0 == 1, trunc(quotient(a, b)), floored(a, b)))"
 _MODE = "{'trunc': 1, 'floor': 2}.get(self.rounding_mode_, 0)"
 
@@ -143,7 +147,7 @@ UNARY: Mapping[str, Formula] = {
     "clamp_min": _of("greater(a, s0)", s0="self.min_"),
     "clamp_max": _of("smaller(a, s0)", s0="self.max_"),
 }
-"""Of one tensor: by the name of the operator, whose overload is `default`."""
+"""Operators of one tensor, by name; their overload is `default`."""
 
 BINARY: Mapping[str, Formula] = {
     "add": _of("a + s0 * b", s0="self.alpha_"),
@@ -174,7 +178,7 @@ BINARY: Mapping[str, Formula] = {
     "bitwise_or": _of("a | b"),
     "bitwise_xor": _of("a ^ b"),
 }
-"""Of two tensors, overload `Tensor` or `default`, or of one and a number, overload `Scalar`."""
+"""Operators of two tensors (overload `Tensor` or `default`) or of a tensor and a number (`Scalar`)."""
 
 OTHERS: Mapping[str, Formula] = {
     "pow.Tensor_Tensor": _of("power(a, b)"),
@@ -191,11 +195,12 @@ OTHERS: Mapping[str, Formula] = {
     "masked_fill.Scalar": _of("where(b != 0, s0, a)", s0="self.value_"),
     "masked_fill.Tensor": _of("where(b != 0, c, a)"),
 }
-"""By name and overload."""
+"""Further operators by name and overload."""
 
 
 def formula_of(operator: str) -> Formula | None:
-    """Of `aten.add.Tensor`, or of the form in place, `aten.add_.Tensor`; None where there is none."""
+    """The formula of an operator such as `aten.add.Tensor` or, in place, `aten.add_.Tensor`; None if
+    unknown."""
     namespace, name, overload = operator.split(".")
     name = name.removesuffix("_")
     if namespace != "aten":

@@ -1,9 +1,8 @@
-"""Reads a plain reference of several operators: the part of it that one kernel computes, with PyTorch's own
-calls around it.
+"""Reads a reference of several operators: the part for one kernel, and PyTorch's own calls around it.
 
-That part is the largest one that is element-wise or has reductions over the same dimensions, or else the
-only matrix product or convolution. Views become views of the kernel's operands and of its result. What else
-there is PyTorch computes, before the kernel or after it, where a kernel may leave work to libraries.
+That part is the largest one that is element-wise or has reductions over the same dimensions; without such a
+part, it is the only matrix product or convolution. Views become views of the kernel's operands and of its
+result. PyTorch computes the rest before or after the kernel, if a kernel may leave work to libraries.
 """
 
 from __future__ import annotations
@@ -30,20 +29,19 @@ logger = logging.getLogger(__name__)
 
 CONVOLUTION = "aten.convolution.default"
 ATTENTION = "aten._safe_softmax.default"
-"""What is in the place of attention on tensors without numbers; nobody calls it by itself."""
+"""On the meta device, attention becomes calls that include this one, which nothing else calls."""
 IN_FLOAT32 = {"float32", "float16", "bfloat16"}
-"""Floating types whose numbers are all numbers of float32."""
+"""Floating types that float32 represents exactly."""
 
 
 def fused_workload(problem: Problem) -> Workload | None:
-    """The workload; None for a reference of which no kernel can be written, and for one whose cases compute
-    different things."""
+    """The workload; None if no kernel can be written, or if the cases compute different things."""
     code, forwards = constructor_of(problem), forwards_of(problem)
     if code is None or not forwards:
         return None
     try:
         several = [_read(each, problem) for each in forwards]
-        around = _at_all(several)
+        around = _around_all(several)
     except NotReadError as error:
         logger.info("the playbook cannot read %s: %s", problem.name, error)
         return None
@@ -60,21 +58,21 @@ def fused_workload(problem: Problem) -> Workload | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
-    """A case: what its kernel computes, what the operator is given beside tensors, and the lines around."""
+class _Reading:
+    """One case: what its kernel computes, the lines around it, and the operator's constants."""
 
     workload: Workload
     around: Around | None
     constants: tuple[tuple[str, str], ...] = ()
 
 
-def _at_all(several: Sequence[_Read]) -> Around | None:
-    """The lines around the kernel for all cases. Raises NotReadError where they differ in more than one size
-    of a reshape."""
+def _around_all(several: Sequence[_Reading]) -> Around | None:
+    """The lines around the kernel for all cases. Raises NotReadError if they differ in more than one size of
+    a reshape."""
     kernels = [(replace(each.workload, signatures=()), each.constants) for each in several]
     first = several[0].around
     if any(each != kernels[0] for each in kernels) or len({each.around is None for each in several}) > 1:
-        raise NotReadError("its cases compute different things")
+        raise NotReadError("the cases compute different things")
     if first is None:
         return None
     rows = zip(*(each.around.lines for each in several if each.around), strict=True)
@@ -86,11 +84,11 @@ RESHAPED = re.compile(r"(?<=\.reshape\(\[)[-\d, ]*(?=\]\))")
 
 
 def _line(texts: tuple[str, ...]) -> str:
-    """The one line that these are but for a size of a reshape, which follows from the others."""
+    """One line for all cases: a size of a reshape that differs becomes -1. Raises NotReadError."""
     if len({*texts}) == 1:
         return texts[0]
     if len({RESHAPED.sub("", each) for each in texts}) > 1:
-        raise NotReadError("its cases have different code")
+        raise NotReadError("the cases have different code")
     sizes = zip(*(RESHAPED.findall(each) for each in texts), strict=True)
     shapes = iter([_sizes([each.split(", ") for each in own]) for own in sizes])
     return RESHAPED.sub(lambda _: next(shapes), texts[0])
@@ -100,16 +98,16 @@ def _sizes(several: list[list[str]]) -> str:
     ranks = {len(each) for each in several}
     found = [own[0] if len({*own}) == 1 else "-1" for own in zip(*several, strict=False)]
     if len(ranks) > 1 or found.count("-1") > 1:
-        raise NotReadError("its cases are reshaped to sizes that differ")
+        raise NotReadError("the cases differ in more than one size of a reshape")
     return ", ".join(found)
 
 
-def _read(forward: Forward, problem: Problem) -> _Read:
-    """Of one case. Raises NotReadError."""
+def _read(forward: Forward, problem: Problem) -> _Reading:
+    """Reads one case. Raises NotReadError."""
     inputs, output = values_of(forward)
     if any(each.operator == ATTENTION for each in output.reached):
-        raise NotReadError("attention is left to the library")
-    names = dict(zip(inputs, forward.names, strict=True))
+        raise NotReadError("attention is left to PyTorch")
+    names = dict(zip(inputs, (*forward.names, *forward.weights), strict=True))
     regions = _regions(output, problem.device)
     for each in regions:
         lines = _Lines(names, each.root, list(each.operands))
@@ -121,13 +119,13 @@ def _read(forward: Forward, problem: Problem) -> _Read:
             continue
     computed = [each for each in output.reached if each.operator and not each.is_view and not each.is_same]
     if len(computed) != 1:
-        raise NotReadError("there is nothing to compute, or more than a kernel can")
+        raise NotReadError("no single kernel can compute it")
     alone = _of_convolution if computed[0].operator == CONVOLUTION else _of_product
     return alone(computed[0], names, forward, output)
 
 
 def _regions(output: Value, device: str) -> list[Region]:
-    """The parts of what leads to the output that a kernel could compute, the largest first."""
+    """The parts of the forward that a kernel could compute, the largest first."""
     found = []
     for value in output.reached:
         try:
@@ -137,44 +135,49 @@ def _regions(output: Value, device: str) -> list[Region]:
     return sorted(found, key=lambda each: -each.worth)
 
 
-def _of_region(region: Region, lines: _Lines, forward: Forward, output: Value) -> _Read:
+def _of_region(region: Region, lines: _Lines, forward: Forward, output: Value) -> _Reading:
     signature = _signature(region, [lines.like(each) for each in region.operands])
     count = len(region.operands)
     inputs = tuple(f"x{place}" for place in range(count))
     plain = [value for value, views in region.operands if not views]
     own = [each for each, _ in zip(lines.inputs, plain, strict=False)]
-    if region.root is output and plain == own and len(plain) == len(lines.inputs) == count:
+    bare = region.root is output and not forward.weights
+    if bare and plain == own and len(plain) == len(lines.inputs) == count:
         around = None
     else:
         around = lines.around(output, forward)
     workload = Workload(op="pointwise", signatures=(signature,), inputs=inputs)
     if region.dims is None:
         steps = {name: text for name, text in region.steps.items() if isinstance(text, str)}
-        return _Read(
+        return _Reading(
             workload=replace(workload, formula=Formula(text=region.last, steps=steps)), around=around
         )
     rows = Rows(
-        steps=region.steps, last=region.last, dims=region.dims, kept=region.kept, keepdim=region.keepdim
+        steps=region.steps,
+        last=region.last,
+        dims=str(region.dims),
+        kept=region.kept,
+        keepdim=str(region.keepdim),
     )
-    return _Read(workload=replace(workload, op="rows", rows=rows), around=around)
+    return _Reading(workload=replace(workload, op="rows", rows=rows), around=around)
 
 
 def _signature(region: Region, types: list[str]) -> Signature:
-    """Of floating tensors of one type, or of several that are computed in float32, and truth values. Raises
-    NotReadError."""
+    """The signature for operands of these types: booleans, and one floating type or several that are
+    computed in float32. Raises NotReadError for others."""
     out = str(region.root.like.dtype).removeprefix("torch.")
     floating = {*types, out} - {"bool"}
     together = len(floating) == 1 or floating <= IN_FLOAT32
     if not together or not region.root.like.is_floating_point():
-        raise NotReadError(f"it has tensors of {', '.join(sorted(floating))}")
+        raise NotReadError(f"it mixes tensors of {', '.join(sorted(floating))}")
     compute = "float64" if out == "float64" else "float32"
     return Signature(tensors=tuple(types), deciding=(), outputs=(out,), compute=compute)
 
 
-def _of_product(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Read:
-    """A matrix product with nothing but views beside it. Raises NotReadError."""
+def _of_product(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Reading:
+    """A forward that is one matrix product and views. Raises NotReadError."""
     if root.operator not in PRODUCTS:
-        raise NotReadError(f"{root.operator} is no matrix product")
+        raise NotReadError(f"{root.operator} is not a matrix product")
     schema = operator_of(root.operator)._schema.arguments
     factors = [root.given[each.name] for each in schema if takes_tensors(each)]
     lines = _Lines(names, root, [(each, ()) for each in factors])
@@ -182,26 +185,26 @@ def _of_product(root: Value, names: dict[Value, str], forward: Forward, output: 
     call = call_of(root.operator, positional, {}, "meta")
     types = tuple(str(each.like.dtype).removeprefix("torch.") for each in factors)
     if call is None or not has_no_lists(call) or len({*types}) > 1 or not root.like.is_floating_point():
-        raise NotReadError("the product is of other tensors")
+        raise NotReadError("the product has tensors of several types")
     compute = "float64" if types[0] == "float64" else "float32"
     signature = Signature(tensors=types, deciding=(), outputs=types[:1], compute=compute)
-    return _Read(
+    return _Reading(
         workload=Workload(op="product", operator=root.operator, signatures=(signature,)),
         around=lines.around(output, forward),
         constants=constants_of(call),
     )
 
 
-def _of_convolution(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Read:
-    """A convolution in two dimensions. Raises NotReadError."""
+def _of_convolution(root: Value, names: dict[Value, str], forward: Forward, output: Value) -> _Reading:
+    """A forward that is one two-dimensional convolution and views. Raises NotReadError."""
     given = root.given
     x, weight, bias = given["input"], given["weight"], given["bias"]
     if len(x.shape) != 4 or given["groups"] != 1 or given["transposed"]:
-        raise NotReadError("it is another convolution")
+        raise NotReadError("the convolution is grouped, transposed or not two-dimensional")
     steps = (*given["stride"], *given["padding"], *given["dilation"])
     values = (*x.shape, *weight.shape[:1], *weight.shape[2:], *steps, 1, bias is not None, *root.shape[2:])
     lines = _Lines(names, root, [(each, ()) for each in (x, weight, bias) if each is not None], "weights")
-    return _Read(
+    return _Reading(
         workload=Workload(
             op="conv2d",
             sizes={name: int(value) for name, value in zip(CONV_SIZES, values, strict=True)},
@@ -214,9 +217,11 @@ def _of_convolution(root: Value, names: dict[Value, str], forward: Forward, outp
 
 
 class _Lines:
-    """The lines of a forward around the kernel that makes `root` of its operands. `names`: of the inputs.
-    `module`: the attribute that has the weight and the bias, for a kernel that is given the first operand
-    alone."""
+    """The lines of a forward around the kernel that computes `root` from `operands`.
+
+    `names` are the expressions for inputs and weights. `module` is the attribute for the weight and the bias
+    of a kernel that takes only the first operand as an argument.
+    """
 
     def __init__(
         self, names: dict[Value, str], root: Value, operands: list[Operand], module: str = ""
@@ -227,14 +232,14 @@ class _Lines:
         self._codes: dict[str, str] = {}
 
     def around(self, output: Value, forward: Forward) -> Around:
-        """All of it. Raises NotReadError."""
+        """The whole forward. Raises NotReadError."""
         last = self._name(output)
         lines = [f"{name} = {code}" for code, name in self._codes.items()]
         types = tuple(str(each.dtype).removeprefix("torch.") for each in forward.inputs)
         return Around(arguments=forward.names, lines=(*lines, f"return {last}"), types=(types,))
 
     def computed(self, output: Value) -> list[Value]:
-        """What PyTorch computes beside the kernel."""
+        """The values that PyTorch computes outside the kernel."""
         found, waiting = [], [output]
         while waiting:
             value = waiting.pop()
@@ -246,14 +251,14 @@ class _Lines:
         return found
 
     def like(self, operand: Operand) -> str:
-        """The type of an operand."""
+        """The type of an operand, such as `float32`."""
         return str(operand[0].like.dtype).removeprefix("torch.")
 
     def _name(self, value: Value) -> str:
-        """The name of a value, which the lines before it make."""
+        """The variable of a value; adds the lines that compute it."""
         if value not in self._names:
             if value is self._root:
-                given = [self._seen(*each) for each in self._operands]
+                given = [self._viewed(*each) for each in self._operands]
                 if self._module:
                     pairs = zip(("weight", "bias"), given[1:], strict=False)
                     named = ", ".join(f"{name}={each}" for name, each in pairs)
@@ -270,14 +275,14 @@ class _Lines:
             return names[value.sources[0]]
         return self._line(value.code(names), value.operator.split(".")[1].strip("_"))
 
-    def _seen(self, value: Value, views: Sequence[View]) -> str:
+    def _viewed(self, value: Value, views: Sequence[View]) -> str:
         name = self._name(value)
         for each in views:
-            name = self._line(each.code.format(name), "seen")
+            name = self._line(each.code.format(name), "view")
         return name
 
     def _line(self, code: str, wanted: str) -> str:
-        """The name of what a line computes, the same for the same code."""
+        """The variable that a line assigns; equal code gets the same variable."""
         if code not in self._codes:
             name, number = wanted, 1
             while name in self._taken:

@@ -1,4 +1,4 @@
-"""The calls that a plain reference's forward comes to, on tensors without numbers."""
+"""The aten calls that a reference's forward makes, recorded on the meta device."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """A call as it is made."""
+class MetaCall:
+    """One recorded call."""
 
     operator: str
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     result: Any
 
-    def given(self) -> dict[str, Any]:
-        """All arguments by their names, those that are left out with their defaults."""
+    def named(self) -> dict[str, Any]:
+        """All arguments by name; omitted ones with their defaults."""
         schema = operator_of(self.operator)._schema.arguments
         found = {**dict(zip((each.name for each in schema), self.arguments, strict=False)), **self.keywords}
         return {each.name: found.get(each.name, each.default_value) for each in schema}
@@ -38,23 +38,24 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """A forward of a model without weights: its inputs, all of them tensors, with their names, calls and
-    output."""
+    """A recorded forward. `names` and `inputs` are its arguments, all tensors; `weights` are the model's
+    parameters by expression, such as `self.norm.weight`."""
 
     names: tuple[str, ...]
     inputs: Sequence[torch.Tensor]
-    calls: Sequence[Made]
+    weights: Mapping[str, torch.Tensor]
+    calls: Sequence[MetaCall]
     output: torch.Tensor
 
 
 def forwards_of(problem: Problem) -> list[Forward] | None:
-    """Of each case, or of the problem where it has none; None where the reference cannot be run so, has
-    weights, or has other inputs or outputs than tensors."""
+    """The forward of each case, or of a problem without cases. None if the reference does not run on the meta
+    device, has buffers, or has inputs or outputs that are not tensors."""
     alone = [problem.of_case(each) for each in problem.cases] or [problem]
     try:
         found = [_forward(each) for each in alone]
     except Exception as error:
-        # The reference is the user's code: whatever it raises, it cannot be run without numbers.
+        # The reference is the user's code and may raise anything.
         logger.info("the playbook cannot run %s on meta tensors: %s", problem.name, error)
         return None
     known = [each for each in found if each is not None]
@@ -71,26 +72,34 @@ def _forward(problem: Problem) -> Forward | None:
         with (watch := _watching()):
             output = model(*inputs)
     plain = all(isinstance(each, torch.Tensor) for each in (*inputs, output))
-    if not plain or [*model.parameters(), *model.buffers()]:
+    weights = {attribute(f"self.{name}"): each for name, each in model.named_parameters()}
+    # Longer models with weights could be read, too; no kernels for them have been measured yet.
+    if not plain or [*model.buffers()] or (weights and len(watch.calls) > 1):
         return None
     names = tuple(islice(inspect.signature(model.forward).parameters, len(inputs)))
     if len(names) < len(inputs):
         names = tuple(f"x{place}" for place in range(len(inputs)))
-    return Forward(names=names, inputs=inputs, calls=watch.calls, output=output)
+    return Forward(names=names, inputs=inputs, weights=weights, calls=watch.calls, output=output)
+
+
+def attribute(path: str) -> str:
+    """A parameter's name as a Python expression: `self.net.0.weight` becomes `self.net[0].weight`."""
+    first, *rest = path.split(".")
+    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
 
 
 def _watching() -> Any:
-    """A block in which `calls` has every call that is dispatched."""
+    """A context manager whose `calls` are the calls dispatched within it."""
 
     class Watch(dispatch_mode()):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.calls: list[Made] = []
+            self.calls: list[MetaCall] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             keywords = dict(kwargs or {})
             result = func(*args, **keywords)
-            self.calls.append(Made(operator=str(func), arguments=args, keywords=keywords, result=result))
+            self.calls.append(MetaCall(operator=str(func), arguments=args, keywords=keywords, result=result))
             return result
 
     return Watch()

@@ -1,4 +1,5 @@
-"""The playbook's vocabulary: a `Template` renders kernels from knobs, a `Move` is an idea that turns some."""
+"""The playbook's vocabulary: a `Template` renders kernels from knobs; a `Move` is an idea that changes some
+knobs."""
 
 from __future__ import annotations
 
@@ -22,10 +23,16 @@ def always(workload: Workload, knobs: Knobs) -> bool:
 class Move:
     """One optimisation idea of the catalogue.
 
-    `needs` are knob values that the parent must have (what the idea builds on), `applies` is any further
-    condition on workload and parent. `sets` are the knobs that the idea fixes, `varies` those it leaves
-    open, with the values worth trying: its variants differ in them. `gain` is the speedup it is known to
-    bring where it applies, the prior that measurements of the run correct.
+    Attributes:
+        name: Short name, unique within a template.
+        text: The idea in plain English, for people and for reports.
+        category: The idea's category.
+        gain: The expected speedup where the idea applies. Measurements of the run correct it.
+        needs: Knob values that the parent must have.
+        applies: A further condition on the workload and the parent's knobs.
+        sets: Knobs that the idea fixes.
+        varies: Knobs that the idea leaves open, with the values worth trying, preferred first. The idea's
+            variants differ in them.
     """
 
     name: str
@@ -38,25 +45,25 @@ class Move:
     varies: Mapping[str, tuple[Knob, ...]] = field(default_factory=dict)
 
     def fits(self, workload: Workload, knobs: Knobs) -> bool:
-        """Whether the idea can be tried on a kernel with these knobs and would change it."""
+        """Whether the idea applies to a kernel with these knobs and would change it."""
         ready = all(knobs.get(knob) in values for knob, values in self.needs.items())
-        news = any(knobs.get(knob) != value for knob, value in self.sets.items()) or bool(self.varies)
-        return ready and news and self.applies(workload, knobs)
+        changes = any(knobs.get(knob) != value for knob, value in self.sets.items()) or bool(self.varies)
+        return ready and changes and self.applies(workload, knobs)
 
 
 class Template(Protocol):
-    """A family of kernels for one operation in one language, spanned by knobs."""
+    """A family of kernels for one operation in one language; each setting of the knobs is a kernel."""
 
     op: str
     language: str
     naive: Knobs
-    """Every knob with the value of the naive kernel: the direct translation, and nothing more."""
+    """All knobs with their values in the naive kernel, the direct translation."""
     moves: tuple[Move, ...]
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """Whether these knobs make a kernel at all: divisibility, memory per block, registers."""
+        """Whether a kernel with these knobs can exist: divisibility, memory per block, registers."""
         ...
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
-        """The kernel: standalone Python source that defines `ModelNew`."""
+        """The kernel's source: a standalone Python file that defines `ModelNew`."""
         ...

@@ -1,5 +1,5 @@
-"""Reads a plain reference whose forward is one of PyTorch's operators on its inputs, such as an activation:
-the templates for operators' problems are for it, too."""
+"""Reads a reference whose forward calls one PyTorch operator on its inputs, such as an activation. The
+templates for operator problems apply to it, too."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from search.proposers.playbook.operator_problem import (
     family_of,
     has_no_lists,
     in_place,
+    rows_of_operator,
     signature_of,
 )
 from search.proposers.playbook.workload import Workload
@@ -25,8 +26,7 @@ NO_CONSTRUCTOR = "def __init__(self):\n    super().__init__()"
 
 
 def one_operator_workload(problem: Problem) -> Workload | None:
-    """The workload; None for every other reference, and for one with cases in which the operator is given
-    other numbers beside its tensors."""
+    """The workload; None for any other reference, and if the cases pass different numbers to the operator."""
     code = constructor_of(problem)
     if code is None:
         return None
@@ -50,25 +50,26 @@ def one_operator_workload(problem: Problem) -> Workload | None:
         dtype=problem.dtype,
         operator=first.operator,
         signatures=tuple(dict.fromkeys(signatures)),
+        rows=rows_of_operator(first.operator),
     )
 
 
 def _only_call(forward: Forward) -> TracedCall | None:
-    """The one call that a forward comes to; None unless its tensors are the inputs, in their order, and its
-    result is the output."""
-    if len(forward.calls) != 1 or forward.output is not forward.calls[0].result:
+    """The only call of a forward; None unless its tensors are the inputs in order and its result the
+    output."""
+    if forward.weights or len(forward.calls) != 1 or forward.output is not forward.calls[0].result:
         return None
-    made = forward.calls[0]
-    given, schema = made.given(), operator_of(made.operator)._schema.arguments
+    call = forward.calls[0]
+    given, schema = call.named(), operator_of(call.operator)._schema.arguments
     found = [given[each.name] for each in schema if takes_tensors(each)]
     tensors = [each for each in found if each is not None]
     if len(tensors) != len(forward.inputs) or not all(map(is_, tensors, forward.inputs)):
         return None
-    return call_of(made.operator, made.arguments, made.keywords, "meta")
+    return call_of(call.operator, call.arguments, call.keywords, "meta")
 
 
 def with_constants(constructor: str, constants: tuple[tuple[str, str], ...]) -> str:
-    """A constructor that stores what an operator is given beside tensors as the templates want it."""
+    """A constructor that also stores an operator's constants under the names that templates use."""
     if not constants:
         return constructor
     text = constructor or NO_CONSTRUCTOR
@@ -77,14 +78,15 @@ def with_constants(constructor: str, constants: tuple[tuple[str, str], ...]) -> 
 
 
 def constants_of(call: TracedCall) -> tuple[tuple[str, str], ...]:
-    """What the operator is given beside tensors, by its names, as Python writes it."""
+    """The names of the operator's arguments that are not tensors, with Python expressions for their
+    values."""
     arguments = operator_of(call.operator)._schema.arguments
     given = arguments_of(call)
     return tuple((each.name, _written(given[each.name])) for each in arguments if not takes_tensors(each))
 
 
 def _written(value: Value) -> str:
-    """As Python writes it."""
+    """A Python expression for the value."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_written, value))}]"
     return f"torch.{value.name}" if isinstance(value, Constant) else repr(value)

@@ -1,5 +1,5 @@
-"""Reads a problem that is one of PyTorch's operators (`evaluators/suites/operators.py`): which family of
-templates it belongs to, and in which types it is called."""
+"""Reads a problem that is one of PyTorch's operators (`evaluators/suites/operators.py`): its family of
+templates and the types of its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_te
 from evaluators.suites.traced_call import Tensor, TracedCall, Value
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula, formula_of
-from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS
+from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Rows, operator_rows
 from search.proposers.playbook.workload import Signature, Workload
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 PRODUCTS = tuple(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "mv"))
 DECIDING = ("dtype", "half_to_float", "rounding_mode")
-"""Constants on which the type of the output depends, beside the types of the tensors."""
+"""Constants that the type of the output depends on, in addition to the types of the tensors."""
 
 
 def operator_workload(problem: Problem) -> Workload | None:
-    """The workload of an operator's problem; None for any other problem, and for an operator that belongs
-    to no family or has calls that its family cannot have."""
+    """The workload of an operator problem; None for any other problem, and for an operator without a family
+    or with calls that its family does not support."""
     found = _assigned(problem.source)
     if "OPERATOR" not in found or "call" not in found:
         return None
@@ -49,15 +49,23 @@ def operator_workload(problem: Problem) -> Workload | None:
         dtype=problem.dtype,
         operator=operator,
         signatures=tuple(dict.fromkeys(signatures)),
+        rows=rows_of_operator(operator),
     )
 
 
 def family_of(operator: str) -> str | None:
-    """The family of templates that an operator belongs to; None for one of no family."""
+    """The family of templates for an operator; None if there is none."""
     if formula_of(operator) is not None:
         return "pointwise"
-    families = {"reduction": REDUCTIONS, "normalisation": NORMALISATIONS, "product": PRODUCTS}
-    return next((name for name, operators in families.items() if operator in operators), None)
+    if operator in REDUCTIONS or operator in NORMALISATIONS:
+        return "rows"
+    return "product" if operator in PRODUCTS else None
+
+
+def rows_of_operator(operator: str) -> Rows | None:
+    """The passes of a reduction or a normalisation; None for any other operator."""
+    names = {each.name for each in operator_of(operator)._schema.arguments}
+    return operator_rows(operator, keepdim="keepdim" in names, dim="dim" in names)
 
 
 def tensor_names(operator: str) -> tuple[str, ...]:
@@ -73,37 +81,31 @@ def names_of(workload: Workload) -> tuple[str, ...]:
 
 
 def formula_for(workload: Workload) -> Formula:
-    """Of an element-wise operator, or of a chain of them. Raises ValueError for another workload."""
+    """The formula of an element-wise operator or chain. Raises ValueError for any other workload."""
     formula = workload.formula or formula_of(workload.operator)
     if formula is None:
-        raise ValueError(f"{workload.operator} is no element-wise operator")
+        raise ValueError(f"{workload.operator or workload.op} is not element-wise")
     return formula
 
 
 def texts_of(workload: Workload) -> list[str]:
-    """All texts of formulas that the workload has."""
-    if workload.rows is not None:
-        return workload.rows.texts
-    passes = (REDUCTIONS | NORMALISATIONS).get(workload.operator)  # type: ignore[operator]
-    if passes is None:
-        return formula_for(workload).texts
-    several = [text for each in passes.passes for text in (each.step, each.merge, each.finish)]
-    return [*several, getattr(passes, "write", "")]
+    """All formula texts of the workload."""
+    return formula_for(workload).texts if workload.rows is None else workload.rows.texts
 
 
 def deciding_names(operator: str) -> tuple[str, ...]:
-    """The operator's constants of DECIDING."""
+    """The names in DECIDING that the operator has."""
     names = [each.name for each in operator_of(operator)._schema.arguments]
     return tuple(name for name in DECIDING if name in names)
 
 
 def in_place(operator: str) -> bool:
-    """Whether the operator writes to its first argument; a chain, which has no name, does not."""
+    """Whether the operator writes to its first argument; False for a chain, which has no name."""
     return operator != "" and operator.split(".")[1].endswith("_")
 
 
 def arguments_of(call: TracedCall) -> Mapping[str, Value]:
-    """All arguments by their names, those that are left out with their defaults."""
+    """All arguments by name; omitted ones with their defaults."""
     arguments = operator_of(call.operator)._schema.arguments
     names = [each.name for each in arguments]
     given = {**dict(zip(names, call.arguments, strict=False)), **call.keywords}
@@ -111,7 +113,7 @@ def arguments_of(call: TracedCall) -> Mapping[str, Value]:
 
 
 def _assigned(source: str) -> dict[str, str]:
-    """The texts that a module assigns to single names."""
+    """The strings that a module assigns to names."""
     return {
         node.targets[0].id: node.value.value
         for node in ast.parse(source).body
@@ -121,7 +123,7 @@ def _assigned(source: str) -> dict[str, str]:
 
 
 def has_no_lists(call: TracedCall) -> bool:
-    """Whether every argument that may be a tensor is one, or left out: no lists."""
+    """Whether no argument is a list of tensors."""
     given = arguments_of(call)
     arguments = operator_of(call.operator)._schema.arguments
     values = [given[each.name] for each in arguments if takes_tensors(each)]
@@ -129,8 +131,10 @@ def has_no_lists(call: TracedCall) -> bool:
 
 
 def signature_of(call: TracedCall, device: str) -> Signature | None:
-    """None where the operator does not take the call's arguments, or computes with complex numbers. Types
-    may differ between devices: on a CPU the tensors are fake ones, otherwise on the meta device."""
+    """The types of a call; None if the operator rejects its arguments or computes with complex numbers.
+
+    Output types can differ between devices, so a call for the CPU runs on fake CPU tensors, and any other on
+    the meta device."""
     import torch
 
     names = [each.name for each in operator_of(call.operator)._schema.arguments]
@@ -139,9 +143,9 @@ def signature_of(call: TracedCall, device: str) -> Signature | None:
     values = [given[name] for name, tensor in zip(names, takes, strict=True) if tensor]
     tensors = tuple(each.dtype if isinstance(each, Tensor) else "" for each in values)
     arguments, keywords = make_arguments(call, "meta", 0)
-    made = {**given, **dict(zip(names, arguments, strict=False)), **keywords}
+    named = {**given, **dict(zip(names, arguments, strict=False)), **keywords}
     try:
-        result = _made(call.operator, arguments, keywords, device)
+        result = _result_of(call.operator, arguments, keywords, device)
     except Exception:  # an operator may raise anything
         return None
     outputs = tuple(str(each.dtype)[6:] for each in (result if isinstance(result, tuple) else (result,)))
@@ -151,14 +155,14 @@ def signature_of(call: TracedCall, device: str) -> Signature | None:
     compute = "float32" if any(each.is_floating_point for each in types) else "int64"
     return Signature(
         tensors=tensors,
-        deciding=tuple(repr(made[name]) for name in deciding_names(call.operator)),
+        deciding=tuple(repr(named[name]) for name in deciding_names(call.operator)),
         outputs=outputs,
         compute="float64" if torch.float64 in types else compute,
     )
 
 
-def _made(operator: str, arguments: list[Any], keywords: dict[str, Any], device: str) -> Any:
-    """What the operator returns for tensors like these of the meta device. Raises what it raises."""
+def _result_of(operator: str, arguments: list[Any], keywords: dict[str, Any], device: str) -> Any:
+    """The operator's result for tensors like these meta tensors. Raises what the operator raises."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     if device != "cpu":

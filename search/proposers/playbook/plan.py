@@ -1,4 +1,4 @@
-"""What an idea is going to write: the record that travels with it, and its form before it is chosen."""
+"""What an idea will write: the record that the idea carries, and the draft before the idea is chosen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOGETHER = "together"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an idea is going to write: its knobs, which of them it opens, and what each variant changes."""
+    """What an idea will write: its knobs, which of them are open, and what each variant changes."""
 
     language: str
     moves: tuple[str, ...]
@@ -28,21 +28,22 @@ class Plan:
 
     @property
     def state(self) -> str:
-        """Equal for ideas that lead to the same place: the knobs that are fixed, and which are open."""
+        """A key of the fixed knobs and the names of the open ones; ideas with equal keys would repeat each
+        other."""
         fixed = {knob: value for knob, value in self.knobs.items() if knob not in self.opens}
         return json.dumps([self.language, fixed], sort_keys=True)
 
     def settings(self) -> list[dict[str, Knob]]:
-        """Every variant's knobs in full."""
+        """All knobs of each variant."""
         return [{**self.knobs, **chosen} for chosen in self.variants]
 
     def to_json(self) -> str:
-        """The text that `Idea.plan` holds."""
+        """The text for `Idea.plan`."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Plan | None:
-        """None for the plan of another proposer."""
+        """The plan in a text; None if another proposer wrote it."""
         try:
             data = json.loads(text)
             lists = {name: tuple(data[name]) for name in ("moves", "opens", "variants")}
@@ -53,7 +54,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """An idea before it is chosen. `values` are those worth trying for its open knobs, preferred first."""
+    """An idea before it is chosen. `values` are the values worth trying for its open knobs, preferred
+    first."""
 
     moves: tuple[str, ...]
     text: str

@@ -1,14 +1,14 @@
-"""The embedded proposer: applies the moves of a catalogue to code templates, and learns which ones pay.
+"""The built-in proposer: applies the moves of a catalogue to code templates, and learns which moves pay off.
 
-A kernel of the playbook carries its knobs in a comment, so that a seed's state is read from its source. An
-idea carries its plan, so that `implement` needs nothing but the record, whoever proposed it.
+A kernel of the playbook carries its knobs in a comment, from which the playbook reads a seed's state. An idea
+carries its plan, so `implement` needs only the idea's record.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.playbook.bench import Bench, knobs_of
@@ -25,15 +25,19 @@ from search.records.tree import Expansion, Idea, Outcome, Seed, Variant
 
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 OPS = ("conv2d", "matmul", "softmax", "layernorm")
-"""Beside the families of operators (docs/operators.md)."""
+"""Operations with a template for one shape, in addition to the families in docs/guides/operators.md."""
 REPETITION = 0.7
-"""What an idea loses for each other idea of the expansion that makes the same move, in log gain."""
+"""The penalty of an idea, in log gain, for each chosen idea of the expansion with the same move."""
 
 
 class Playbook:
-    """Proposes the moves of the catalogue for the operation that the problem's reference computes.
+    """Proposes moves of the catalogue for the operation that a problem's reference computes.
 
-    `noise` is the spread of the random term in an idea's score, in units of log gain.
+    Args:
+        noise: The standard deviation of the random term in an idea's score, in log gain.
+
+    Raises:
+        ValueError: If `noise` is negative.
     """
 
     def __init__(self, *, noise: float = 0.15) -> None:
@@ -43,23 +47,23 @@ class Playbook:
         self._known: dict[str, tuple[Workload, Template] | None] = {}
 
     def refusal(self, problem: Problem) -> str | None:
-        """A line where the reference computes what the playbook has no template for."""
+        """Why the playbook cannot search this problem, in one line; None if it can."""
         if self._templates(problem) is not None:
             return None
         language = LANGUAGES[problem.device]
         return (
-            f"the playbook does not know what this computes; in {language} it knows "
-            f"{', '.join(OPS)}, ReLU and max-pool after a conv2d, and chains of PyTorch's operators of four "
-            "families (docs/operators.md)"
+            f"the playbook does not know what this computes; in {language} it knows {', '.join(OPS)}, ReLU "
+            "and max-pool after a conv2d, and chains of the operators in docs/guides/operators.md"
         )
 
     def workload(self, problem: Problem) -> Workload | None:
-        """What the problem computes; None where there is no template for it."""
+        """The operation that the problem computes; None if there is no template for it."""
         known = self._templates(problem)
         return known[0] if known else None
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
-        """One whose knobs it can read: others it could only replace."""
+        """Whether the kernel carries knobs of this problem's template. The playbook can only replace
+        others."""
         known = self._templates(problem)
         return known is not None and knobs_of(*known, kernel.source) is not None
 
@@ -67,15 +71,12 @@ class Playbook:
         """Nothing to prepare."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """The best-scored moves that were not tried in this state; then retuning and cross-over.
-
-        Nothing where the reference computes what the playbook has no template for.
-        """
+        """The drafts with the highest scores that would write something new; none without a template."""
         known = self._templates(problem)
         if known is None:
             return []
@@ -108,10 +109,16 @@ class Playbook:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """The first `n` kernels of the idea's plan. Raises ValueError for an idea of another proposer."""
+        """The first `n` kernels of the idea's plan.
+
+        Raises:
+            ValueError: If another proposer made the idea.
+        """
         plan, known = Plan.from_json(idea.plan), self._templates(problem)
         if plan is None or known is None:
-            raise ValueError(f"idea {idea.id} carries no plan of the playbook's for {problem.name}")
+            raise ValueError(
+                f"idea {idea.id} carries no plan of the playbook for {problem.name}; ask its own proposer"
+            )
         workload, template = known
         for knobs in plan.settings()[:n]:
             kernel = Kernel(source=template.render(workload, knobs), language=plan.language)
@@ -119,24 +126,24 @@ class Playbook:
                 yield kernel
 
     async def repair(self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random) -> None:
-        """Nothing: what a log says is beyond it."""
+        """Nothing: the playbook cannot read error logs."""
 
     def _templates(self, problem: Problem) -> tuple[Workload, Template] | None:
-        """What the problem computes and the template for it, looked up once."""
+        """The problem's operation and the first template for it, looked up once."""
         if problem.id not in self._known:
-            workload = _workload(problem)
-            language = LANGUAGES[problem.device]
-            template = template_for(workload.op, language) if workload else None
-            fits = workload is not None and template is not None and template.valid(workload, template.naive)
-            self._known[problem.id] = (workload, template) if fits and workload and template else None
+            self._known[problem.id] = next(_fitting(problem), None)
         return self._known[problem.id]
 
 
-def _workload(problem: Problem) -> Workload | None:
-    """What `recognise` knows is written for one shape: a problem with cases is none of its."""
-    of_one_shape = None if problem.cases else recognise(problem)
-    of_one_call = operator_workload(problem) or of_one_shape or one_operator_workload(problem)
-    return of_one_call or fused_workload(problem)
+def _fitting(problem: Problem) -> Iterator[tuple[Workload, Template]]:
+    """Each reading of the problem that has a template: readings for one shape before general ones."""
+    for read in (operator_workload, recognise, one_operator_workload, fused_workload):
+        if read is recognise and problem.cases:
+            continue  # it reads one shape
+        workload = read(problem)
+        template = template_for(workload.op, LANGUAGES[problem.device]) if workload else None
+        if workload and template and template.valid(workload, template.naive):
+            yield workload, template
 
 
 def _idea(draft: Draft, plan: Plan, expansion: Expansion, history: Sequence[Outcome]) -> Idea:

@@ -1,8 +1,8 @@
-"""Reads which part of a forward one kernel can compute: element-wise operators, with views among them, and
+"""Finds the part of a forward that one kernel can compute: element-wise operators with views among them, and
 reductions over the same dimensions.
 
-A view only says which element of what it shows an element is. So what is computed element by element of a
-view is the view of what is computed, and all views move to the kernel's operands.
+Element-wise operators commute with views: an operator applied to a view is the view of the operator's result.
+So all views move to the kernel's operands.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from typing import Any
 
 from evaluators.suites.trace_inputs import operator_of, takes_tensors
 from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
-from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Pass, filled
+from search.proposers.playbook.passes import (
+    NORMALISATIONS,
+    REDUCTIONS,
+    Pass,
+    add_normalisation,
+    add_passes,
+    add_step,
+    filled,
+)
 from search.proposers.playbook.values import NotReadError, Value
 
 POWERS = {"1.0": "a", "2.0": "a * a", "3.0": "a * a * a", "0.5": "sqrt(a)", "-0.5": "1 / sqrt(a)"}
-"""Of `pow` with such a number."""
+"""The formulas of `pow` by exponent."""
 BATCH_NORMS = tuple(
     f"aten.{name}.default"
     for name in ("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
@@ -28,30 +36,30 @@ BATCH_NORM = {
     "cpu": "a * (b * (1 / sqrt(e + s0))) + (c - d * (b * (1 / sqrt(e + s0))))",
     "cuda": "(a - d) * (1 / sqrt(e + s0)) * b + c",
 }
-"""Of input, weight, bias, mean and variance, where these are not computed of the input: in PyTorch's order on
-each device, on which it depends what comes of infinities."""
+"""Formulas of input, weight, bias, mean and variance, if mean and variance are given. They follow PyTorch's
+order of operations on each device, which decides what happens to infinities."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A view as Python code of `{}`, and the shape that it gives."""
+    """A view: Python code with `{}` for its source, and the resulting shape."""
 
     code: str
     shape: tuple[int, ...]
 
     @property
     def is_reshape(self) -> bool:
-        """Whether it keeps all elements in their order."""
+        """Whether all elements keep their order."""
         return self.code.startswith(("{}.reshape(", "torch.ops.aten.unsqueeze."))
 
 
 def reshape(*shape: int) -> View:
-    """To this shape."""
+    """A reshape to this shape."""
     return View(f"{{}}.reshape({list(shape)})", shape)
 
 
 def view_of(value: Value) -> View:
-    """What a view does with the one tensor that it shows. Raises NotReadError."""
+    """A value that is a view, as a `View` of its source. Raises NotReadError."""
     (source,) = value.sources
     return View(value.code({source: "{}"}), value.shape)
 
@@ -60,8 +68,8 @@ Operand = tuple[Value, tuple[View, ...]]
 
 
 @dataclass
-class _Found:
-    """What was read so far."""
+class _Progress:
+    """The steps and operands that were read so far."""
 
     steps: dict[str, str | Pass] = field(default_factory=dict)
     operands: dict[Operand, str] = field(default_factory=dict)
@@ -69,8 +77,8 @@ class _Found:
     covered: set[Value] = field(default_factory=set)
     dims: tuple[int, ...] | None = None
 
-    def copied(self) -> _Found:
-        """One that changes by itself."""
+    def copied(self) -> _Progress:
+        """An independent copy."""
         return replace(
             self,
             steps=dict(self.steps),
@@ -81,14 +89,25 @@ class _Found:
 
 
 class Region:
-    """What leads to `root`, as far as one kernel can compute it. `steps` are names with texts over those
-    before them and over `operands`, or passes over the dimensions `dims` of `shape`, which count from the
-    end; `last` is the step that is the result. `kept`: there is one element for each row that is reduced.
-    `covered`: the values that the kernel computes. Raises NotReadError where it computes nothing."""
+    """The part of the computation of `root` that one kernel can do.
+
+    Attributes:
+        steps: By name a text over earlier steps and operands, or a pass over the dimensions `dims`.
+        operands: The kernel's operands, with their names.
+        last: The step that is the result.
+        shape: The shape of the elements.
+        dims: The reduced dimensions, counted from the end; None if nothing is reduced.
+        kept: Whether the result has one element for each row.
+        keepdim: Whether such a result keeps the reduced dimensions.
+        covered: The values that the kernel computes.
+
+    Raises:
+        NotReadError: If a kernel would compute nothing.
+    """
 
     def __init__(self, root: Value, device: str) -> None:
         self.root, self.shape, self.kept, self.keepdim = root, root.shape, False, False
-        self._device, self._found, self._inside = device, _Found(), 0
+        self._device, self._found, self._inside = device, _Progress(), 0
         if (first := _reduction_before(root)) is not None:
             source, dims = _reduced(first)
             self.shape, self.kept, self._found.dims = source.shape, True, dims
@@ -105,32 +124,32 @@ class Region:
             raise NotReadError("nothing is computed")
         shapes = [views[-1].shape if views else value.shape for value, views in self.operands]
         if _broadcast(shapes) != self.shape:
-            raise NotReadError("the operands alone do not have the shape")
+            raise NotReadError("the operands do not broadcast to the shape")
 
     @property
     def worth(self) -> int:
-        """Elements that are computed."""
+        """The number of elements that the kernel computes."""
         return sum(math.prod(each.sources[0].shape) for each in self.covered)
 
     def _name(self, value: Any, views: tuple[View, ...]) -> str:
-        """The step or operand that is the value seen through the views."""
+        """The step or operand for a value seen through views."""
         if isinstance(value, bool | int | float):
             return self._number(float(value))
         if value is None:
-            raise NotReadError("an argument is left out")
+            raise NotReadError("an argument is omitted")
         key = (value, views)
         if key not in self._found.names:
             before = self._found.copied()
             try:
-                name = self._made(value, views)
+                name = self._computed(value, views)
             except NotReadError:
                 self._found = before
                 name = self._operand(value, views)
             self._found.names[key] = name
         return self._found.names[key]
 
-    def _made(self, value: Value, views: tuple[View, ...]) -> str:
-        """The step that makes it. Raises NotReadError where the kernel is to be given it."""
+    def _computed(self, value: Value, views: tuple[View, ...]) -> str:
+        """The step that computes a value. Raises NotReadError if the value must be an operand."""
         if value.is_same:
             self._found.covered.add(value)
             return self._name(value.sources[0], views)
@@ -150,7 +169,7 @@ class Region:
         raise NotReadError(value.operator)
 
     def _operand(self, value: Value, views: tuple[View, ...]) -> str:
-        """The kernel's operand that it is."""
+        """The name of the value as an operand of the kernel."""
         if self.kept and not self._inside and math.prod(value.shape) > 1 and not self.keepdim:
             ones = [1 if n - len(self.shape) in self._dims else n_ for n, n_ in enumerate(self.shape)]
             wide = View(f"{{}}.expand({list(self.root.shape)})", self.root.shape)
@@ -167,20 +186,17 @@ class Region:
         return self._found.dims or ()
 
     def _number(self, value: float) -> str:
-        """The step that is this number."""
+        """The step for a number."""
         text = repr(value).replace("inf", "INF")
         if value != value:
-            raise NotReadError("a number is none")
+            raise NotReadError("a number is NaN")
         return self._step(text)
 
     def _step(self, text: str | Pass) -> str:
-        known = next((name for name, each in self._found.steps.items() if each == text), None)
-        name = known or f"t{len(self._found.steps)}"
-        self._found.steps[name] = text
-        return name
+        return add_step(self._found.steps, text)
 
     def _element(self, value: Value, views: tuple[View, ...]) -> str:
-        """An element-wise operator."""
+        """The step for an element-wise operator."""
         formula = GELUS.get(value.given.get("approximate", "")) or formula_of(value.operator)
         assert formula is not None
         schema, given = operator_of(value.operator)._schema.arguments, value.given
@@ -195,11 +211,11 @@ class Region:
         return self._step(filled(power if "pow" in value.operator and power else formula.text, words))
 
     def _scalars(self, wanted: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
-        """The steps that are an operator's numbers. Raises NotReadError."""
+        """The steps for an operator's numbers. Raises NotReadError."""
         own, found = SimpleNamespace(**{f"{name}_": each for name, each in given.items()}), {}
         for name, expression in wanted.items():
             try:
-                number = float(eval(expression, {"self": own}))  # an expression of the playbook's own
+                number = float(eval(expression, {"self": own}))  # an expression of `formulas.py`
             except (NameError, TypeError, ValueError) as error:
                 raise NotReadError(str(error)) from error
             found[name] = self._number(number)
@@ -227,41 +243,40 @@ class Region:
         return self._step(filled(BATCH_NORM[self._device], words))
 
     def _reduction(self, value: Value, views: tuple[View, ...]) -> str:
-        """One value for all elements that are reduced."""
+        """The step for the result of a reduction."""
         source, dims = _reduced(value)
         ones = tuple(1 if n - len(source.shape) in dims else size for n, size in enumerate(source.shape))
         shape = views[-1].shape if views else value.shape
         whole = not any(size > 1 for size in ones) and math.prod(shape) == 1
         aligned = self.kept or shape == ones or whole
         if not aligned or not all(each.is_reshape for each in views):
-            raise NotReadError("it is not seen along the rows")
+            raise NotReadError("its views do not follow the rows")
         self._check_rows(source, dims)
         found = REDUCTIONS[value.operator]
         of = self._gathered_of(source)
         scalars = self._scalars(found.scalars, value.given)
         self._found.covered.add(value)
-        return self._passes(found.passes, of, scalars)[-1]
+        return add_passes(self._found.steps, found.passes, {"v": of, **scalars})[-1]
 
     def _normalisation(self, value: Value) -> str:
-        """One value for each element, of what is gathered over all of its row."""
+        """The step for the result of a normalisation."""
         found, given = NORMALISATIONS[value.operator], value.given
         source = value.sources[0]
         own = SimpleNamespace(**{f"{name}_": each for name, each in given.items()})
         dims = tuple(sorted(_from_the_end(eval(found.dims, {"self": own}), len(source.shape))))
         self._check_rows(source, dims)
         of = self._gathered_of(source)
-        m, r = self._passes(found.passes, of, self._scalars(found.scalars, given))
-        words = {"v": of, "m": m, "r": r}
+        words = {"v": of, **self._scalars(found.scalars, given)}
         for name, argument, otherwise in (("w", "weight", 1.0), ("b", "bias", 0.0)):
             if argument in given:
                 words[name] = self._name(otherwise if given[argument] is None else given[argument], ())
         self._found.covered.add(value)
-        return self._step(filled(found.write, words))
+        return add_normalisation(self._found.steps, found, words)[0]
 
     def _check_rows(self, source: Value, dims: tuple[int, ...]) -> None:
-        """Raises NotReadError unless these dimensions are reduced at the other places, too."""
+        """Raises NotReadError unless all reductions are over the same dimensions of the same shape."""
         if source.shape != self.shape or self._found.dims not in (None, dims) or self._inside > 1:
-            raise NotReadError("it has other rows")
+            raise NotReadError("it reduces other dimensions")
         self._found.dims = dims
 
     def _gathered_of(self, source: Value) -> str:
@@ -271,20 +286,9 @@ class Region:
         finally:
             self._inside -= 1
 
-    def _passes(self, passes: tuple[Pass, ...], of: str, scalars: Mapping[str, str]) -> list[str]:
-        """The steps that the passes come to."""
-        results: list[str] = []
-        for each in passes:
-            words = {"v": of, "m": results[0] if results else "", **scalars}
-            own = replace(each, step=filled(each.step, words), merge=each.merge, finish="t")
-            name = self._step(own)
-            finish = filled(each.finish, {**words, "t": name})
-            results.append(name if finish == name else self._step(finish))
-        return results
-
 
 def _reduction_before(root: Value) -> Value | None:
-    """The reduction that gives a root its shape, where only element-wise operators are between them."""
+    """The reduction that gives `root` its shape, if only element-wise operators lie between; else None."""
     waiting = [root]
     while waiting:
         value = waiting.pop()
@@ -296,7 +300,7 @@ def _reduction_before(root: Value) -> Value | None:
 
 
 def _reduced(value: Value) -> tuple[Value, tuple[int, ...]]:
-    """What a reduction reduces, and its dimensions, which count from the end."""
+    """The source of a reduction, and its dimensions, counted from the end."""
     source = value.sources[0]
     return source, tuple(sorted(_from_the_end(value.given.get("dim"), len(source.shape))))
 
@@ -307,7 +311,7 @@ def _from_the_end(dim: Any, rank: int) -> set[int]:
 
 
 def _joined(source: Value, view: View, views: tuple[View, ...]) -> tuple[View, ...]:
-    """A view before others; of two reshapes the last counts, and one that changes nothing is none."""
+    """A view followed by others. Of two reshapes the last one counts; one that changes nothing is dropped."""
     if view.is_reshape and view.shape == source.shape:
         return views
     if views and views[0].is_reshape and view.is_reshape:
@@ -316,7 +320,7 @@ def _joined(source: Value, view: View, views: tuple[View, ...]) -> tuple[View, .
 
 
 def _broadcasting(given: Any, value: Value, views: tuple[View, ...]) -> tuple[View, ...]:
-    """The views of an operator's result, for one of its tensors."""
+    """The views of an operator's result, applied to one of its tensors."""
     if not views or not isinstance(given, Value) or given.shape == value.shape:
         return views
     return (View(f"{{}}.expand({list(value.shape)})", value.shape), *views)

@@ -1,4 +1,4 @@
-"""How much an idea is expected to bring: the catalogue's word, corrected by what this run measured."""
+"""The expected gain of an idea: the catalogue's prior, corrected by this run's measurements."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from search.proposers.playbook.plan import CROSS_OVER, NAIVE, RESTART, RETUNE, T
 from search.records.tree import Category, Outcome, Seed, Variant, speedups_of
 
 GAINS = {TOGETHER: math.inf, NAIVE: 1000.0, RETUNE: 0.9, CROSS_OVER: 0.95, RESTART: 0.4}
-"""Expected gains of what is in no catalogue; moves bring their own. All moves together come first, since a
-problem among many has few evaluations, then the naive kernel; moves that were not tried come before retuning,
-and everything before a fresh start."""
+"""Expected gains of ideas that are not moves of the catalogue. All moves together come first, because a
+problem of a large suite gets few evaluations, and the naive kernel second. Untried moves come before
+retuning, and a fresh start comes last."""
 FAILED = math.log(0.5)
-"""What an idea counts for that made no correct kernel."""
+"""The log gain of an idea without a correct kernel."""
 PRIOR_WEIGHT = 1.0
-"""How many measurements a move's expected gain counts for."""
+"""The weight of a move's prior, in measurements."""
 CATEGORY_SHRINKAGE = 3.0
-"""How many ideas of average gain are added to a category's own."""
+"""Ideas of average gain that are added to a category's own ideas."""
 CATEGORY_WEIGHT = 0.5
 
 
 class Scores:
-    """The log gain to expect of a draft, after this history. `seed` is the draft's parent."""
+    """The expected log gain of drafts with the parent `seed`, given this history."""
 
     def __init__(self, moves: Sequence[Move], history: Sequence[Outcome], seed: Seed | None) -> None:
         self._priors = {**GAINS, **{move.name: move.gain for move in moves}}
         self._gains = _measured(history, seed)
 
     def __call__(self, draft: Draft) -> float:
-        """The sum over the draft's moves, and a bonus for categories that paid."""
+        """The sum over the draft's moves, plus a bonus for a category with good results."""
         return sum(map(self._of_move, draft.moves)) + CATEGORY_WEIGHT * self._of_category(draft.category)
 
     def _of_move(self, name: str) -> float:
@@ -49,9 +49,9 @@ class Scores:
 def _measured(history: Sequence[Outcome], seed: Seed | None) -> list[tuple[tuple[str, ...], Category, float]]:
     """Moves, category and log gain per move of each evaluated idea whose parent's speedup is known.
 
-    Gains are ratios of speedups: each is paired with eager's time in its own session, so that a machine
-    that has become slower since does not count against an idea. Steps from the reference are compared
-    with the naive kernel.
+    Gains are ratios of speedups. Each speedup is relative to eager in the same session, so a machine that
+    has become slower does not count against an idea. Ideas from the reference are compared with the naive
+    kernel.
     """
     plans = [(outcome, plan) for outcome in history if (plan := Plan.from_json(outcome.idea.plan))]
     kernels: list[Seed | Variant] = [variant for outcome in history for variant in outcome.variants]

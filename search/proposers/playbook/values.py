@@ -1,5 +1,4 @@
-"""The tensors of a forward: which call made each, out of which others, and as what PyTorch's code it is
-written."""
+"""The tensors of a recorded forward: the call that made each one, its sources, and its PyTorch code."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluators.suites.trace_inputs import operator_of
-from search.proposers.playbook.meta_calls import Forward, Made
+from search.proposers.playbook.meta_calls import Forward, MetaCall
 from search.proposers.playbook.operator_problem import in_place
 
 if TYPE_CHECKING:
@@ -17,17 +16,23 @@ if TYPE_CHECKING:
 
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 SAME = ("aten._to_copy.default", "aten.detach.default", "aten.alias.default", "aten.clone.default")
-"""Operators whose result is their input, but for its type and its place in memory."""
+"""Operators whose result has the elements of their input, possibly in another type or place."""
 
 
 class NotReadError(Exception):
-    """The forward, or a part of it, is nothing that the playbook knows."""
+    """The playbook cannot read a forward, or a part of one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Value:
-    """A tensor of a forward. `operator`: what made it, "" for an input; `given`: its arguments by their
-    names, tensors among them as values; `part`: which of several results it is. `like` has no numbers."""
+    """A tensor of a forward.
+
+    Attributes:
+        like: A meta tensor of the same shape, strides and type.
+        operator: The operator that made it; "" for an input.
+        given: The operator's arguments by name, with tensors as values.
+        part: Its position among several results; None for an only result.
+    """
 
     like: torch.Tensor
     operator: str = ""
@@ -36,17 +41,17 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        """The sizes."""
         return tuple(self.like.shape)
 
     @property
     def sources(self) -> list[Value]:
-        """The tensors that it is made of."""
+        """The tensors among the operator's arguments."""
         return list(_values([*self.given.values()]))
 
     @property
     def is_view(self) -> bool:
-        """Whether it only renames memory."""
+        """Whether it shares the memory of its source."""
         if not self.operator:
             return False
         returned = operator_of(self.operator)._schema.returns
@@ -55,14 +60,14 @@ class Value:
 
     @property
     def is_same(self) -> bool:
-        """Whether it has the numbers of its first source, which floating types round."""
+        """Whether it has the elements of its first source, rounded to its floating type."""
         return self.operator in SAME and all(
             each.like.is_floating_point() for each in (self, *self.sources[:1])
         )
 
     @property
     def reached(self) -> Iterator[Value]:
-        """It, and all that it follows from, each once, the last first."""
+        """This value and everything it depends on, each once, the last first."""
         waiting, seen = [self], {self}
         while waiting:
             yield (value := waiting.pop())
@@ -72,8 +77,7 @@ class Value:
                     waiting.append(each)
 
     def code(self, names: Mapping[Value, str]) -> str:
-        """The call that makes it, its arguments by their names. Raises NotReadError for one that cannot be
-        written."""
+        """The Python code of its call; `names` are the variables of its sources. Raises NotReadError."""
         first = names.get(self.given.get("self"), "")  # type: ignore[arg-type]
         if self.operator in RESHAPES:
             return f"{first}.reshape({list(self.shape)})"
@@ -92,42 +96,44 @@ class Value:
 
 
 def values_of(forward: Forward) -> tuple[list[Value], Value]:
-    """The inputs and the output. Raises NotReadError where a call writes to what others may read, too."""
-    inputs = [Value(like=each) for each in forward.inputs]
-    known = dict(zip(map(id, forward.inputs), inputs, strict=True))
+    """The inputs and weights, and the output. Raises NotReadError if a call writes to memory that others
+    read."""
+    tensors = [*forward.inputs, *forward.weights.values()]
+    inputs = [Value(like=each) for each in tensors]
+    known = dict(zip(map(id, tensors), inputs, strict=True))
     viewed: set[int] = set()
-    for made in forward.calls:
-        given = {name: _resolved(each, known) for name, each in made.given().items()}
-        _check_writes(made, known, viewed)
-        several = isinstance(made.result, tuple | list)
-        for part, result in enumerate(made.result if several else [made.result]):
+    for call in forward.calls:
+        given = {name: _resolved(each, known) for name, each in call.named().items()}
+        _check_writes(call, known, viewed)
+        several = isinstance(call.result, tuple | list)
+        for part, result in enumerate(call.result if several else [call.result]):
             if result is None:
                 continue
             value = Value(
                 like=result,
-                operator=_functional(made.operator),
+                operator=_functional(call.operator),
                 given=given,
                 part=part if several else None,
             )
             viewed |= {id(each.like) for each in value.sources} if value.is_view else set()
             known[id(result)] = value
     if id(forward.output) not in known:
-        raise NotReadError("the output is none of the calls' results")
+        raise NotReadError("no call returns the output")
     return inputs, known[id(forward.output)]
 
 
-def _check_writes(made: Made, known: Mapping[int, Value], viewed: set[int]) -> None:
-    """A call may write to a tensor of the forward's own of which there is no view."""
-    if not operator_of(made.operator)._schema.is_mutable:
+def _check_writes(call: MetaCall, known: Mapping[int, Value], viewed: set[int]) -> None:
+    """Raises NotReadError unless a call that writes does so to an intermediate tensor without views."""
+    if not operator_of(call.operator)._schema.is_mutable:
         return
-    target = known.get(id(made.arguments[0])) if made.arguments else None
+    target = known.get(id(call.arguments[0])) if call.arguments else None
     free = target is not None and target.operator and not target.is_view and id(target.like) not in viewed
-    if not in_place(made.operator) or not free:
-        raise NotReadError(f"{made.operator} changes a tensor")
+    if not in_place(call.operator) or not free:
+        raise NotReadError(f"{call.operator} writes to a tensor that others may read")
 
 
 def _functional(operator: str) -> str:
-    """The operator that returns what one in place writes."""
+    """The out-of-place form of an operator."""
     if not in_place(operator):
         return operator
     space, name, overload = operator.split(".")
@@ -139,7 +145,7 @@ def _resolved(value: Any, known: Mapping[int, Value]) -> Any:
 
     if isinstance(value, torch.Tensor):
         if id(value) not in known:
-            raise NotReadError("a tensor is neither an input nor a call's result")
+            raise NotReadError("a tensor is neither an input, a weight nor a result")
         return known[id(value)]
     if isinstance(value, list | tuple):
         return [_resolved(each, known) for each in value]
@@ -159,7 +165,7 @@ def _position(operator: str, name: str) -> int:
 
 
 def _written(value: Any, names: Mapping[Value, str]) -> str:
-    """As Python writes it. Raises NotReadError."""
+    """A Python expression for the value. Raises NotReadError."""
     import torch
 
     if isinstance(value, Value):
@@ -172,4 +178,4 @@ def _written(value: Any, names: Mapping[Value, str]) -> str:
         return repr(value)
     if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
         return str(value)
-    raise NotReadError(f"{value!r} cannot be written")
+    raise NotReadError(f"{value!r} has no Python expression")

@@ -1,4 +1,4 @@
-"""Reads a reference and says which operation it is, with its sizes (`Workload`), by way of torch.fx."""
+"""The operation of a reference and its sizes (`Workload`), read with torch.fx."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from evaluators.records.problem import LOWER, Problem
 from evaluators.reference.loading import load_module
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula
+from search.proposers.playbook.meta_calls import attribute
 from search.proposers.playbook.passes import Rows
 
 if TYPE_CHECKING:
@@ -28,9 +29,14 @@ CONV_SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """Types with which an operator is called. `tensors`: of each argument that may be a tensor, PyTorch's
-    name of its type, "" where it is left out; `deciding`: as Python writes them, the constants on which the
-    types of the `outputs` depend, too; `compute`: in what is computed, `float32`, `float64` or `int64`."""
+    """The types of a call.
+
+    Attributes:
+        tensors: The type of each argument that may be a tensor, such as `float32`; "" for an omitted one.
+        deciding: Python expressions for the constants that the output types depend on.
+        outputs: The types of the results.
+        compute: The type of the computation: `float32`, `float64` or `int64`.
+    """
 
     tensors: tuple[str, ...]
     deciding: tuple[str, ...]
@@ -40,8 +46,8 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What a forward does around the kernel, by PyTorch's own calls: its `arguments`, and its `lines`, one of
-    which calls `self.kernel`. `types`: those of the arguments, of each case."""
+    """A forward around the kernel: its `arguments`, its `lines`, one of which calls `self.kernel`, and for
+    each case the `types` of its arguments."""
 
     arguments: tuple[str, ...]
     lines: tuple[str, ...]
@@ -52,20 +58,30 @@ class Around:
 class Workload:
     """The operation that a reference computes, as the templates need it.
 
-    `op` is `conv2d`, `matmul`, `softmax` or `layernorm`. `sizes` are integers by name; `module` is the
-    expression after `self.` of the layer that holds the weights, such as `conv` or `net[0]` ("" where
-    there are none); `epilogue` lists what follows the operation (`relu`, `maxpool`, in this order: they
-    commute), its sizes being in `sizes` too. `header` and `constructor` are the parts of the reference's
-    source that `ModelNew` keeps: the imports and constants that the constructor needs, and the lines of
-    `Model.__init__`, `def` at column 0 ("" where it has none). `dtype` is the floating dtype of inputs
-    and weights, `shape` that of the first input.
+    A workload is either for one shape (`op` is `conv2d`, `matmul`, `softmax` or `layernorm`, with `sizes`) or
+    for all shapes (`op` is the family `pointwise`, `rows` or `product`, with `signatures`).
 
-    An operator's problem (`operator_problem.py`) has no sizes: `op` is a family of operators (`pointwise`,
-    `reduction`, `normalisation`, `product`), `operator` its name, and `signatures` are those of its cases.
-
-    Sizes by op: conv2d N C H W K R S stride_h stride_w pad_h pad_w dilation_h dilation_w groups bias P Q
-    (output height and width), with maxpool also pool pool_stride pool_pad PP PQ; matmul M N K;
-    softmax rows cols; layernorm rows cols (normalised elements) affine bias (0 or 1 each).
+    Attributes:
+        op: The operation or the family of operators.
+        sizes: Integers by name. conv2d: N C H W K R S stride_h stride_w pad_h pad_w dilation_h dilation_w
+            groups bias P Q (output height and width), with maxpool also pool pool_stride pool_pad PP PQ;
+            matmul: M N K; softmax: rows cols; layernorm: rows cols (normalised elements) affine bias (0 or 1
+            each).
+        module: The expression after `self.` for the layer with the weights, such as `conv` or `net[0]`; "" if
+            there are none.
+        epilogue: The operations that follow: `relu`, `maxpool`, in this order, because they commute.
+        eps: The epsilon of a layer norm.
+        header: The imports and constants of the reference that its constructor needs.
+        constructor: The lines of `Model.__init__`, with `def` at column 0; "" if there is none.
+        lower: The types to which factors of products may be rounded (`Problem.lower_precisions`).
+        dtype: The floating dtype of inputs and weights.
+        shape: The shape of the first input.
+        operator: The name of a single operator; "" for a chain.
+        signatures: The types of the calls.
+        formula: What a chain of element-wise operators computes.
+        inputs: The arguments of a chain's kernel.
+        rows: The passes of a reduction, a normalisation or a chain with such.
+        around: The forward around a kernel that computes a part of it.
     """
 
     op: str
@@ -76,27 +92,23 @@ class Workload:
     header: str = ""
     constructor: str = ""
     lower: tuple[str, ...] = LOWER
-    """The types to which factors of products may be rounded (`Problem.lower_precisions`)."""
     dtype: str = "float32"
     shape: tuple[int, ...] = ()
     operator: str = ""
     signatures: tuple[Signature, ...] = ()
     formula: Formula | None = None
     inputs: tuple[str, ...] = ()
-    """Of a chain of element-wise operators, which has no `operator`: what it computes, and the arguments of
-    the kernel."""
     rows: Rows | None = None
-    """Of a chain with reductions."""
     around: Around | None = None
-    """Of a kernel that is a part of the forward."""
 
 
 def recognise(problem: Problem) -> Workload | None:
-    """The operation of the problem's reference; None for one that the playbook has no templates for."""
+    """The operation of the problem's reference; None if it is not one of those with a template for one
+    shape."""
     try:
         model, graph = _trace(problem)
     except Exception as error:
-        # The reference is the user's code: whatever it raises, it cannot be traced.
+        # The reference is the user's code and may raise anything.
         logger.info("the playbook cannot trace %s: %s", problem.name, error)
         return None
     steps = _chain(model, graph)
@@ -128,7 +140,7 @@ def recognise(problem: Problem) -> Workload | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """One node of the reference's graph."""
+    """One node of a reference's graph."""
 
     kind: str
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -137,7 +149,7 @@ class _Step:
 
 
 def _trace(problem: Problem) -> tuple[nn.Module, fx.Graph]:
-    """The model on the meta device and its graph, every node with the meta tensor it makes."""
+    """The model on the meta device and its graph; every node has its result in `meta["value"]`."""
     import torch
     from torch import fx
 
@@ -153,7 +165,7 @@ def _trace(problem: Problem) -> tuple[nn.Module, fx.Graph]:
 
 
 def _Shapes(traced: fx.GraphModule) -> Any:  # noqa: N802
-    """An interpreter that leaves in each node's `meta["value"]` what the node makes."""
+    """An interpreter that stores each node's result in `meta["value"]`."""
     from torch import fx
 
     class Shapes(fx.Interpreter):
@@ -165,7 +177,7 @@ def _Shapes(traced: fx.GraphModule) -> Any:  # noqa: N802
 
 
 def _chain(model: nn.Module, graph: fx.Graph) -> list[_Step]:
-    """The steps of a graph that is one straight chain from its inputs to its output; else []."""
+    """The steps of a graph that is one straight chain from its inputs to its output; otherwise []."""
     nodes = list(graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     calls = [node for node in nodes if node.op.startswith("call_")]
@@ -184,7 +196,7 @@ def _chain(model: nn.Module, graph: fx.Graph) -> list[_Step]:
 
 
 def _step(model: nn.Module, node: fx.Node) -> _Step | None:
-    """What a node computes, in the playbook's words; None where it has no word for it."""
+    """The operation of a node; None if the playbook does not know it."""
     if node.op == "call_module":
         layer = model.get_submodule(str(node.target))
         known = _LAYERS.get(type(layer).__name__)
@@ -218,18 +230,12 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 
 def _arguments(node: fx.Node, *names: str) -> dict[str, Any]:
-    """The arguments after the input by name, as far as they are given."""
+    """The given arguments after the input, by name."""
     return {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
 
 
 def _pair(value: Any) -> tuple[int, int]:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _attribute(path: str) -> str:
-    """`net.0` as Python writes it after `self.`: `net[0]`."""
-    first, *rest = path.split(".")
-    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
 
 
 def _conv2d(layer: Any, node: fx.Node) -> _Step | None:
@@ -248,7 +254,7 @@ def _conv2d(layer: Any, node: fx.Node) -> _Step | None:
     bias = layer.bias is not None
     values = (*shape, out[1], *kernel, *layer.stride, *padding, *dilation, 1, bias, *out[2:])
     sizes = {name: int(value) for name, value in zip(CONV_SIZES, values, strict=True)}
-    return _Step(kind="conv2d", sizes=sizes, module=_attribute(str(node.target)))
+    return _Step(kind="conv2d", sizes=sizes, module=attribute(str(node.target)))
 
 
 def _relu(node: fx.Node) -> _Step:
@@ -318,7 +324,7 @@ def _product(sizes: Sequence[int]) -> int:
 def _norm_layer(layer: Any, node: fx.Node) -> _Step | None:
     sizes = _rows(_shape(node.args[0]), layer.normalized_shape)
     sizes |= {"affine": int(layer.weight is not None), "bias": int(layer.bias is not None)}
-    path = _attribute(str(node.target)) if layer.weight is not None else ""
+    path = attribute(str(node.target)) if layer.weight is not None else ""
     return _Step(kind="layernorm", sizes=sizes, module=path, eps=float(layer.eps))
 
 

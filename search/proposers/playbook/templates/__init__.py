@@ -9,7 +9,7 @@ from search.proposers.playbook.move import Template
 
 
 def template_for(op: str, language: str) -> Template | None:
-    """The template of an operation in a language; None where nobody has written one."""
+    """The template of an operation in a language; None if there is none."""
     name = f"{__name__}.{language}.{op}"
     if importlib.util.find_spec(name) is None:
         return None

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from search.proposers.playbook.move import Move
+from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.workload import Workload
 from search.records.tree import Category
+
+
+def has_joint_passes(workload: Workload, knobs: Knobs) -> bool:
+    """Whether a pass of the workload can run together with the one that it is about."""
+    return workload.rows is not None and any(each.then for each in workload.rows.rounds(joint=True))
+
 
 REMEMBER = Move(
     name="remember layouts",
-    text="Keep what follows from the shapes and strides of a call's tensors for the next call with the same: "
-    "on small tensors more time goes there than into the numbers.",
+    text="Cache what depends only on the shapes and strides of a call's tensors: on small tensors this takes "
+    "longer than the computation.",
     category=Category.LATENCY,
     gain=1.8,
     sets={"remembered": True},
 )
 MERGE = Move(
     name="merge dimensions",
-    text="Make neighbouring dimensions that all tensors cross in one stride a single one: contiguous tensors "
-    "of any shape have one dimension then, and no place needs a division.",
+    text="Merge neighbouring dimensions that all tensors cross in one stride: contiguous tensors of any "
+    "shape then have one dimension, and no address needs a division.",
     category=Category.COMPUTE,
     gain=1.3,
     sets={"merged": True},
@@ -32,7 +39,7 @@ OPTIMISER = Move(
 )
 NARROW = Move(
     name="32-bit places",
-    text="Compute places in 32 bits where no tensor reaches further: a 64-bit division is dozens of "
+    text="Compute addresses in 32 bits if no tensor reaches further: a 64-bit division takes dozens of "
     "instructions.",
     category=Category.COMPUTE,
     gain=1.2,

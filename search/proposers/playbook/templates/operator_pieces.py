@@ -1,10 +1,9 @@
-"""What the kernels for operators have in common in every language: layouts, types, `supports`."""
+"""The Python code that operator kernels share in every language: layouts, types, `supports`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluators.suites.trace_inputs import operator_of
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.operator_problem import (
     deciding_names,
@@ -25,8 +24,8 @@ def dimensions(shape, *strides):
 '''
 MERGED = '''
 def dimensions(shape, *strides):
-    """Size and strides of every dimension, outermost first; neighbours that all tensors cross in one stride
-    are one dimension."""
+    """Size and strides of every dimension, outermost first. Neighbours that all tensors cross in one stride
+    become one dimension."""
     found = []
     for size, *own in zip(shape, *strides):
         if size == 1:
@@ -39,23 +38,23 @@ def dimensions(shape, *strides):
 '''
 BROADCAST = '''
 def broadcast(shapes):
-    """The shape that tensors of these shapes come to, as `torch.broadcast_shapes`, which imports sympy."""
+    """As `torch.broadcast_shapes`, which imports sympy."""
     dims = max(map(len, shapes))
     columns = zip(*((1,) * (dims - len(each)) + tuple(each) for each in shapes))
     sizes = [{*column} - {1} or {1} for column in columns]
     if any(len(each) > 1 for each in sizes):
-        raise ValueError(f"these shapes do not go together: {shapes}")
+        raise ValueError(f"cannot broadcast the shapes {shapes}")
     return torch.Size(each.pop() for each in sizes)
 '''
 SPREAD = '''
 def spread(shape, own, strides):
-    """The strides of a tensor that is broadcast to a shape."""
+    """The strides of a tensor that is broadcast to `shape`."""
     steps = [0 if size == 1 else stride for size, stride in zip(own, strides)]
     return [0] * (len(shape) - len(own)) + steps
 '''
 CONTIGUOUS = '''
 def contiguous(shape):
-    """The strides of a new tensor."""
+    """The strides of a contiguous tensor."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
@@ -63,13 +62,13 @@ def contiguous(shape):
 '''
 REDUCED = '''
 def reduced(dim, rank):
-    """The dimensions that are reduced: all where none is named."""
+    """The reduced dimensions; without a name, all."""
     named = [dim] if isinstance(dim, int) else list(dim or range(rank))
     return {each % rank for each in named} if rank else set()
 '''
 NESTS = '''
 def nests(shape, inside, *strides):
-    """Sizes and strides of the dimensions outside and inside of those given."""
+    """Sizes and strides of the dimensions outside and inside the set `inside`."""
     several = [[], []]
     for place, each in enumerate(zip(shape, *strides)):
         several[place in inside].append(each)
@@ -78,19 +77,19 @@ def nests(shape, inside, *strides):
 
 
 def layout(knobs: Knobs, *more: str) -> str:
-    """The functions of a kernel with which it makes its layouts: `dimensions`, and those that it asks for."""
+    """The functions that compute a kernel's layouts: `dimensions` and the given ones."""
     chosen = [MERGED if knobs["merged"] else DIMENSIONS, *more]
     return "\n\n".join(each.strip("\n") + "\n" for each in chosen)
 
 
 def remembered(knobs: Knobs) -> str:
-    """The decorator of a function of shapes and strides alone."""
+    """The decorator of a function that depends on shapes and strides only."""
     return "@functools.lru_cache(maxsize=256)\n" if knobs["remembered"] else ""
 
 
 def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> str:
-    """The dictionary SIGNATURES: by types and deciding constants what a kernel needs to know, each given as a
-    Python expression, and the function `supports`."""
+    """The dictionary SIGNATURES from types and deciding constants to what a kernel needs (`results`, Python
+    expressions), and the function `supports`."""
     there = {signature for signature, _ in results}
     partly = {each.tensors for each in workload.signatures if each not in there}
     rows = []
@@ -107,7 +106,7 @@ def signatures(workload: Workload, results: Sequence[tuple[Signature, str]]) -> 
 
 
 def types_of(*tensors):
-    """Of tensors, some of which may be left out."""
+    """The types of tensors; None for omitted ones."""
     return tuple(None if each is None else each.dtype for each in tensors)
 
 
@@ -115,7 +114,7 @@ def types_of(*tensors):
 
 
 def _types(workload: Workload) -> str:
-    """The types of a forward's arguments."""
+    """The set TYPES of the supported argument types."""
     if workload.around is None:
         return f"TYPES = {{each[:{len(names_of(workload))}] for each in SIGNATURES}}"
     rows = ", ".join(f"({''.join(f'{_type(name)}, ' for name in own)})" for own in workload.around.types)
@@ -126,12 +125,12 @@ def _supports(workload: Workload) -> str:
     if workload.around is not None:
         given = ", ".join(workload.around.arguments)
         return f'''def supports({given}):
-    """Whether the kernel is for tensors of these types."""
+    """Whether the kernel supports these types."""
     return types_of({given}) in TYPES'''
     given = ", ".join(names_of(workload))
     return f'''def supports({given}):
-    """Whether the kernel is for such tensors. A tensor without dimensions does not always count in the type
-    of the result: where types differ, it is for none."""
+    """Whether the kernel supports such tensors. It declines tensors without dimensions among several types:
+    they do not always count in the type of the result."""
     tensors = [each for each in ({given},) if each is not None]
     several = len({{each.dtype for each in tensors}} - {{torch.bool}}) > 1
     dims = [each.dim() for each in tensors]
@@ -140,7 +139,7 @@ def _supports(workload: Workload) -> str:
 
 
 def found_signature(workload: Workload, names: str) -> str:
-    """The line that looks a call's signature up."""
+    """The line that looks up a call's signature."""
     decide = deciding_names(workload.operator) if workload.operator else ()
     deciding = "".join(f", self.{name}_" for name in decide)
     given = ", ".join(names_of(workload))
@@ -148,7 +147,7 @@ def found_signature(workload: Workload, names: str) -> str:
 
 
 def kept(workload: Workload, types: Sequence[str]) -> list[Signature]:
-    """The signatures of the workload of which all tensors are of these types."""
+    """The workload's signatures whose tensors all have one of these types."""
     return [each for each in workload.signatures if {*each.tensors, *each.outputs} <= {*types, ""}]
 
 
@@ -156,30 +155,14 @@ def _type(name: str) -> str:
     return f"torch.{name}" if name else "None"
 
 
-def dims_of(workload: Workload) -> str:
-    """The expression for the dimensions that an operator reduces."""
-    if "dim" not in _argument_names(workload.operator):
-        return "None"
-    return "tuple(self.dim_) if isinstance(self.dim_, list) else self.dim_"
-
-
-def keepdim_of(workload: Workload) -> str:
-    """The expression for whether these stay, with one element each."""
-    return "self.keepdim_" if "keepdim" in _argument_names(workload.operator) else "False"
-
-
-def _argument_names(operator: str) -> list[str]:
-    return [each.name for each in operator_of(operator)._schema.arguments]
-
-
 def product_tensors(workload: Workload) -> tuple[str | None, str, str]:
-    """What is added in a matrix product, and its factors, by their names."""
+    """The names of the added tensor, if any, and of both factors of a matrix product."""
     names = tensor_names(workload.operator)
     return (None, *names) if len(names) == 2 else names  # type: ignore[return-value]
 
 
 def product_scalars(workload: Workload) -> str:
-    """The expressions for the factors of what is added and of the product."""
+    """The expressions for the factors of the added tensor and of the product."""
     return "0, 1" if product_tensors(workload)[0] is None else "self.beta_, self.alpha_"
 
 
@@ -194,8 +177,8 @@ def product_plan(workload: Workload) -> str:
     right = "(strides[-1][0], 0)" if vector else "strides[-1]"
     return f'''
 def plan(shapes, strides):
-    """The output's shape; batches, rows, columns and depth, and the strides over batches and both dimensions
-    of a matrix: of the left factor, of the right one, and of what is added."""
+    """The output's shape; batches, rows, columns and depth; and for the left factor, the right one and the
+    added tensor the strides over batches and both dimensions of a matrix."""
     *outer, m, k = shapes[-2]
     batches, n = (outer or [1])[0], {"1" if vector else "shapes[-1][-1]"}
     left, right = strides[-2], {right}
@@ -206,24 +189,24 @@ def plan(shapes, strides):
 
 
 def rows_of(workload: Workload) -> Rows:
-    """The chain with reductions. Raises ValueError for another workload."""
+    """The passes of a workload. Raises ValueError for one without."""
     if workload.rows is None:
-        raise ValueError(f"{workload.op} has no reductions among its steps")
+        raise ValueError(f"{workload.op} has no passes over rows")
     return workload.rows
 
 
 def rows_plan(found: Rows) -> str:
-    """The beginning of the function `plan` of a chain with reductions: the output's shape (`result`), and
-    both nests of loops (`kept`, `inner`)."""
+    """The beginning of the function `plan` of a kernel with passes. It leaves the output's shape in `result`,
+    that of a row's results in `ones`, and both nests of loops in `kept` and `inner`."""
     own, result = "contiguous(shape)", "shape"
     if found.kept:
-        own = "[0 if place in inside else stride for place, stride in enumerate(contiguous(ones))]"
-        result = "ones" if found.keepdim else "[n for place, n in enumerate(shape) if place not in inside]"
+        own = "[0] * len(shape)"
+        result = "ones if keepdim else [n for place, n in enumerate(shape) if place not in inside]"
     return f'''
-def plan(shapes, strides):
-    """The output's shape, and the layout of the loops over rows, and of those over their elements."""
+def plan(shapes, strides, dim, keepdim):
+    """The shapes of the result and of a row's results, and the loops over rows and over their elements."""
     shape = broadcast(shapes)
-    inside = {{each + len(shape) for each in {found.dims}}}
+    inside = reduced(dim, len(shape))
     ones = [1 if place in inside else size for place, size in enumerate(shape)]
     result = {result}
     own = {own}

@@ -1,4 +1,4 @@
-"""What every rendered kernel has around its device code: the comment lines, the imports, `ModelNew`.
+"""The parts of every rendered kernel around its device code: comment lines, imports, `ModelNew`.
 
 A kernel's second line is `# playbook: {"op": ..., "language": ..., "knobs": {...}}`, from which the playbook
 reads the state of a seed (`read_stamp`).
@@ -17,7 +17,7 @@ STAMP = "# playbook: "
 
 BUILD = '''
 def build(source: str, flags: str) -> ctypes.CDLL:
-    """Compiles the source unless that has been done, and loads it."""
+    """Loads the compiled source; compiles it first if no earlier call did."""
     name = hashlib.sha256(f"{source}\\n{flags}".encode()).hexdigest()[:16]
     library = os.path.join(tempfile.gettempdir(), f"{name}.so")
     if not os.path.exists(library):
@@ -32,12 +32,12 @@ def build(source: str, flags: str) -> ctypes.CDLL:
 
 
 def stamp(op: str, language: str, knobs: Knobs) -> str:
-    """The comment line that says which state of which template a kernel is."""
+    """The comment line that records a kernel's template and knobs."""
     return STAMP + json.dumps({"op": op, "language": language, "knobs": dict(sorted(knobs.items()))})
 
 
 def read_stamp(source: str) -> tuple[str, str, dict[str, Knob]] | None:
-    """Operation, language and knobs of a rendered kernel; None for a kernel of someone else's."""
+    """Operation, language and knobs of a rendered kernel; None for any other kernel."""
     for line in source.splitlines():
         if line.startswith(STAMP):
             try:
@@ -49,7 +49,7 @@ def read_stamp(source: str) -> tuple[str, str, dict[str, Knob]] | None:
 
 
 def without_stamp(source: str) -> str:
-    """The kernel but for its comment line: equal for knobs that make no difference."""
+    """The kernel without its comment line: equal for knobs that make no difference."""
     return "\n".join(line for line in source.splitlines() if not line.startswith(STAMP))
 
 
@@ -64,9 +64,12 @@ def kernel_file(
     inputs: Sequence[str],
     forward: str,
 ) -> str:
-    """A whole kernel file. `code` is what stands between the imports and `ModelNew`, `inputs` are the
-    arguments of `forward` after `self`, and `forward` is its body, starting at column 0; where the workload
-    has something around the kernel, they are those of `kernel`."""
+    """A whole kernel file.
+
+    `code` stands between the imports and `ModelNew`. `inputs` are the arguments of `forward` after `self`,
+    and `forward` is its body, starting at column 0. If the workload has lines around the kernel, both are for
+    the method `kernel` instead.
+    """
     header = workload.header.splitlines()
     future = [line for line in header if line.startswith("from __future__")]
     rest = [line for line in header if line not in future and line != "import torch"]
@@ -102,11 +105,12 @@ def cpp_kernel(
     weights: Sequence[str],
     output: str,
 ) -> str:
-    """A kernel in C++, called by ctypes. `source` defines `void run(inputs..., weights..., out, threads)`.
+    """A kernel in C++, called through ctypes. `source` defines `void run(inputs..., weights..., out,
+    threads)`.
 
-    `sizes` are the integers that the source uses by name, as `constants` of the compiler's or set at load.
-    `shapes` gives the shape of each input of `forward` (empty: any), `weights` the layer's parameters that
-    the function takes, `output` the Python expression that allocates its result.
+    `sizes` are the integers that the source uses by name, as compile-time `constants` or set at load time.
+    `shapes` are the shapes of the inputs of `forward` (empty: any), `weights` the layer's parameters that the
+    function takes, and `output` is the Python expression that allocates the result.
     """
     listed = [f"#include <{name}>" for name in includes]
     listed += ["", _constants(sizes) if constants else _variables(sizes), ""]

@@ -1,8 +1,8 @@
-"""2-D convolution in C++, alone or followed by ReLU and max-pool: from seven plain loops to register tiles.
+"""2-D convolution in C++, optionally with ReLU and max-pool: from seven plain loops to register tiles.
 
-The fast algorithm computes one output row at a time, channels innermost ("row"): a tile of `tile_q`
-neighbouring pixels by `tile_k` vectors of channels stays in registers over the whole window, so that each
-weight vector is loaded once a tile and each pixel is a broadcast.
+The fast algorithm computes one output row at a time, with channels innermost. A tile of `tile_q` neighbouring
+pixels by `tile_k` vectors of channels stays in registers over the whole window, so each weight vector is
+loaded once per tile and each pixel is a broadcast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Conv2d:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """Float32 only; a tile must fit into the registers and a row, bf16 needs zeros around the image."""
+        """Float32 only. A tile must fit the registers and a row; bf16 needs zeros around the image."""
         if workload.dtype != "float32":
             return False
         if knobs["fuse"] == "pool" and not has_pool(workload, knobs):

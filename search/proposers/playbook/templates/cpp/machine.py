@@ -1,7 +1,7 @@
-"""What this machine's processor can do, within what the user lets PyTorch use of it.
+"""The instruction sets of this machine, within the limit that the user sets for PyTorch.
 
-`ATEN_CPU_CAPABILITY=avx2` keeps PyTorch from AVX-512, `default` from all vectors beyond the architecture's
-minimum; the kernels keep to the same limit.
+`ATEN_CPU_CAPABILITY=avx2` excludes AVX-512 in PyTorch, and `default` all vectors beyond the architecture's
+minimum. The kernels keep to the same limit.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 BEYOND: Mapping[str, tuple[str, ...]] = {"avx2": ("avx512", "amx"), "default": ("avx", "amx", "fma")}
-"""By limit the prefixes of the instruction sets that it rules out."""
+"""By limit the prefixes of the instruction sets that it excludes."""
 
 
 def has(feature: str) -> bool:
-    """Whether kernels may use an instruction set, by Linux's name for it; False where nobody says so."""
+    """Whether kernels may use an instruction set, by its name in Linux; False if unknown."""
     return feature in processor_features() and not feature.startswith(BEYOND.get(_limit(), ()))
 
 
 def registers() -> int:
-    """How many vector registers there are: 32 with AVX-512 and on arm64, otherwise 16."""
+    """The number of vector registers: 32 with AVX-512 and on arm64, otherwise 16."""
     return 32 if has("avx512f") or platform.machine() in ("aarch64", "arm64") else 16
 
 
 def limiting_flags() -> list[str]:
-    """What `-march=native` needs after it to keep to the limit."""
+    """The flags that keep `-march=native` within the limit."""
     if _limit() == "avx2" and "avx512f" in processor_features():
         return ["-mno-avx512f"]
     return ["-mno-avx"] if _limit() == "default" and "avx" in processor_features() else []
@@ -35,7 +35,7 @@ def limiting_flags() -> list[str]:
 
 @functools.cache
 def processor_features() -> frozenset[str]:
-    """The words of Linux's description of the processor; none where there is none."""
+    """The words of Linux's description of the processor; empty on other systems."""
     try:
         return frozenset(Path("/proc/cpuinfo").read_text().split())
     except OSError:

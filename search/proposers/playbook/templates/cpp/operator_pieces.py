@@ -1,4 +1,4 @@
-"""Pieces of C++ that the templates for operators share: element types, functions of formulas, the call."""
+"""C++ code that the operator templates share: element types, functions of formulas, the call."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ TYPES: Mapping[str, str] = {
     "int8": "int8_t",
     "uint8": "uint8_t",
 }
-"""The types of elements in C++, by PyTorch's names."""
+"""The C++ types of elements by PyTorch's names."""
 KNOWN = (*FLOATING, *INTEGERS)
-INCLUDES = ("algorithm", "cmath", "cstdint", "cstring", "limits", "type_traits")
+KINDS = "ABDEFHIJKLNPQRSTUV"
+"""The names of operand types in C++ templates; C is the type of the computation."""
+INCLUDES = ("algorithm", "cmath", "cstdint", "cstring", "limits", "type_traits", "vector")
 
 ELEMENTS = """
 struct bf16 {
@@ -52,7 +54,7 @@ struct bf16 {
     }
 };
 
-// An element as the type in which is computed, and back.
+// Converts an element to the type of the computation, and back.
 template <class C, class A>
 static inline C load(A element) {
     if constexpr (std::is_same_v<A, bf16>)
@@ -139,11 +141,20 @@ static inline C power(C a, C b) {
         return b == 2 ? a * a : std::pow(a, b);
 }""",
 }
-"""The functions that formulas call, by their names in C++, those that others call first."""
+"""The functions that formulas call, by their C++ names. A function comes after those it calls."""
+
+
+def compute_types(signature: Signature, knobs: Knobs) -> tuple[str, str]:
+    """The types in which a kernel computes with elements and in which it adds up results."""
+    if signature.compute == "int64":
+        return "int64_t", "int64_t"
+    if signature.compute == "float64" or knobs["sums"] == "double":
+        return "double", "double"
+    return "float", "double"
 
 
 def functions(texts: Sequence[str]) -> str:
-    """The functions that these texts call."""
+    """The definitions of the functions that these texts call."""
     body, found = " ".join(texts), []
     for name in reversed(list(FUNCTIONS)):
         if f"{name}(" in body:
@@ -164,10 +175,12 @@ def operator_kernel(
     pointers: int,
     helpers: Sequence[str] = (),
 ) -> str:
-    """A kernel in C++ for all calls of an operator. `source` defines, for each chosen signature, a function
-    `run_<place>(tensors..., layout, scalars, threads)` with so many `pointers`; `plan` is the Python
-    function that makes the layout, `helpers` are what it calls, and `forward` is the body of the model's,
-    after the line that finds `run` and `dtypes`.
+    """A kernel in C++ for all calls of an operator.
+
+    `source` defines for each chosen signature a function `run_<place>(tensors..., layout, scalars, threads)`
+    with `pointers` tensors. `plan` is the Python function that computes the layout, and `helpers` are the
+    functions it calls. `forward` is the body of the model's method after the line that sets `run` and
+    `dtypes`.
     """
     text = "\n".join(f"#include <{name}>" for name in INCLUDES) + "\n\n" + vectorised(source, knobs).strip()
     results = [
@@ -191,7 +204,7 @@ for place in range({len(chosen)}):
 
 
 {remembered(knobs)}def doubles(*values):
-    """Numbers as C++ takes them."""
+    """Numbers as an array of C++."""
     return (ctypes.c_double * len(values))(*values)
 '''
     imports = ["ctypes", "functools", "hashlib", "math", "os", "subprocess", "tempfile"]

@@ -1,4 +1,4 @@
-"""Pieces of C++ that several templates use."""
+"""C++ code that several templates share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.templates.cpp import machine
 
 FAST = "-O3 -march=native"
-"""The flags with which vectors are the machine's widest."""
+"""The flags for this machine's widest vectors."""
 
-VEC = """
+REGISTER = """
 #if defined(__AVX512F__)
-constexpr int LANES = 16;
+constexpr int REGISTER = 64;  // bytes of a vector
 #elif defined(__AVX__)
-constexpr int LANES = 8;
+constexpr int REGISTER = 32;
 #else
-constexpr int LANES = 4;
+constexpr int REGISTER = 16;
 #endif
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 """.strip()
-"""One of the widest registers: the compiler keeps values of wider types in memory."""
+VEC = f"""{REGISTER}
+constexpr int LANES = REGISTER / 4;
+typedef float vec __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+"""
+"""`vec` is one register: the compiler keeps values of wider types in memory."""
 
 BF16 = """
 #ifndef __AVX512BF16__
@@ -32,7 +35,7 @@ static inline uint16_t bf16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// Two neighbouring values in every lane.
+// Two neighbouring values, repeated in every lane.
 static inline __m512bh pair(const uint16_t* from) {
     int32_t both;
     memcpy(&both, from, 4);
@@ -44,46 +47,32 @@ static inline vec dot(vec sum, __m512bh a, __m512bh b) {
 }
 """
 
-EXP = """
-// exp(x) for x <= 0, to about 1 ulp: 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series to r^7 / 7!.
-static inline vec exponential(vec x) {
-    typedef int ivec __attribute__((vector_size(4 * LANES)));
-    const vec lowest = vec{} - 87.0f, magic = vec{} + 12582912.0f;  // 1.5 * 2^23: rounds to integers
-    vec rounded = (x < lowest ? lowest : x) * 1.44269504f + magic;
-    vec n = rounded - magic;
-    vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    vec p = 1.0f / 720 + r * (1.0f / 5040);
-    p = 1.0f / 120 + r * p;
-    p = 1.0f / 24 + r * p;
-    p = 1.0f / 6 + r * p;
-    p = 0.5f + r * p;
-    p = 1.0f + (r + r * r * p);
-    vec power = (vec)(((ivec)rounded << 23) + 0x3f800000);  // 2^n
-    return x < lowest ? vec{} : p * power;
-}
-"""
-
 STREAM = """
-#ifdef __SSE__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
-// Writes past the caches to memory that nobody reads soon. The address is a multiple of a vector's size.
-static inline void stream(float* to, vec value) {
+// Writes a cache line past the caches, to memory that is not read soon. The address is a multiple of 64.
+template <class O>
+static inline void stream(O* to, const O* line) {
 #if defined(__AVX512F__)
-    _mm512_stream_ps(to, (__m512)value);
+    _mm512_stream_si512((__m512i*)to, _mm512_load_si512((const __m512i*)line));
 #elif defined(__AVX__)
-    _mm256_stream_ps(to, (__m256)value);
-#elif defined(__SSE__)
-    _mm_stream_ps(to, (__m128)value);
+    for (int part = 0; part < 2; ++part)
+        _mm256_stream_si256((__m256i*)to + part, _mm256_load_si256((const __m256i*)line + part));
+#elif defined(__SSE2__)
+    for (int part = 0; part < 4; ++part)
+        _mm_stream_si128((__m128i*)to + part, _mm_load_si128((const __m128i*)line + part));
 #else
-    *(vec*)to = value;
+    memcpy(to, line, 64);
 #endif
 }
 """
 
 HUGE_PAGES = """
-// Asks for huge pages under memory that is yet to be written.
+#include <sys/mman.h>
+
+// Asks for huge pages for memory that has not been written yet.
 static void huge_pages(void* start, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = 4096, first = (uintptr_t(start) + page - 1) & ~(page - 1);
@@ -94,7 +83,7 @@ static void huge_pages(void* start, size_t bytes) {
 """
 
 TRANSPOSE = """
-// Transposes LANES x LANES values: step by step, blocks of 1, 2, 4, ... change places across the diagonal.
+// Transposes LANES x LANES values: blocks of 1, 2, 4, ... swap across the diagonal.
 static inline void transpose(vec* rows) {
     typedef int index __attribute__((vector_size(4 * LANES)));
     #pragma GCC unroll 4
@@ -118,19 +107,19 @@ static inline void transpose(vec* rows) {
 
 
 def flags(knobs: Knobs) -> str:
-    """The compiler's flags: those of the knob within the machine's limit, threads where they are on."""
+    """The compiler's flags: those of the knob, within the machine's limit, and OpenMP for threads."""
     chosen = str(knobs["flags"])
     limit = machine.limiting_flags() if "native" in chosen else []
     return " ".join([chosen, *limit, *(["-fopenmp"] if knobs["threads"] else []), "-shared", "-fPIC"])
 
 
 def joined(*parts: str) -> str:
-    """Parts of a source that are there, a blank line between them."""
+    """The non-empty parts of a source, separated by blank lines."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip())
 
 
 def parallel_for(knobs: Knobs, loops: int = 1, indent: str = "    ") -> str:
-    """The OpenMP line over `loops` nested loops, or nothing where the kernel has one thread."""
+    """The OpenMP line before `loops` nested loops; empty for a kernel with one thread."""
     if not knobs["threads"]:
         return ""
     collapse = f" collapse({loops})" if loops > 1 else ""

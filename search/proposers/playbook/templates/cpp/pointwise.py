@@ -1,4 +1,4 @@
-"""Element-wise operators in C++, with broadcasting, over tensors in any strides and types."""
+"""Element-wise operators in C++, with broadcasting, for any strides and types."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from search.proposers.playbook.operator_problem import formula_for, in_place, na
 from search.proposers.playbook.templates.cpp import pieces, vector_functions
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
+    KINDS,
     KNOWN,
     TYPES,
     functions,
@@ -27,9 +28,8 @@ MOVES = (
     vector_functions.MOVE,
     Move(
         name="rows",
-        text="Run through the innermost dimension in a loop of its own, without a division for each "
-        "element's place, and in a loop of its own again where all tensors are contiguous there, which the "
-        "compiler can turn into vectors.",
+        text="Give the innermost dimension a separate loop, without a division for each element's address, "
+        "and another one for tensors that are contiguous there, which the compiler can vectorise.",
         category=Category.CONTROL_FLOW,
         gain=2.0,
         needs={"loop": ("elements",)},
@@ -37,8 +37,8 @@ MOVES = (
     ),
     Move(
         name="threads",
-        text="Spread large tensors over all cores, and leave small ones to one: starting the others costs "
-        "as much as some ten thousand elements.",
+        text="Spread large tensors over all cores, and compute small ones on one: starting the other threads "
+        "costs as much as about ten thousand elements.",
         category=Category.PARALLELISM,
         gain=1.1,
         needs={"loop": ("rows",)},
@@ -47,8 +47,8 @@ MOVES = (
     ),
     Move(
         name="chunks",
-        text="Choose how much of the innermost dimension is one piece of work: smaller pieces are shared out "
-        "more evenly, larger ones have less around them.",
+        text="Change the length of a piece of work along the innermost dimension: smaller pieces are shared "
+        "more evenly, larger ones have less overhead.",
         category=Category.PARALLELISM,
         gain=1.02,
         needs={"loop": ("rows",), "threads": (True,)},
@@ -56,7 +56,7 @@ MOVES = (
     ),
     Move(
         name="unroll",
-        text="Unroll the innermost loop, so that several elements are under way at once.",
+        text="Unroll the innermost loop, so that several elements are in flight.",
         category=Category.LATENCY,
         gain=1.02,
         needs={"loop": ("rows",), "flags": (pieces.FAST,)},
@@ -86,7 +86,7 @@ class Pointwise:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; threads share out rows."""
+        """The types must be supported; threads need the loop over rows."""
         return bool(_signatures(workload)) and (knobs["loop"] == "rows" or not knobs["threads"])
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
@@ -114,19 +114,17 @@ class Pointwise:
 
 
 TEMPLATE = Pointwise()
-KINDS = "ABDEFGHJKLMNPQRSTU"
-"""The types of the operands; C is the one in which is computed."""
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    """Of truth values `~` is no operation on bits."""
+    """The supported signatures. On booleans `~` is not a bit operation."""
     found = kept(workload, KNOWN)
     bits = "~" in " ".join(formula_for(workload).texts)
     return [each for each in found if not bits or "bool" not in each.tensors]
 
 
 def _compute(formula: Formula, count: int) -> str:
-    """The function that makes an element of the output."""
+    """The function that computes an element of the output."""
     scalars = [f"    const C {name} = C(s[{place}]);" for place, name in enumerate(formula.scalars)]
     steps = [f"    const C {name} = C({in_language(text, 0)});" for name, text in formula.steps.items()]
     operands = ", ".join(f"C {name}" for name in OPERANDS[:count])
@@ -135,8 +133,8 @@ def _compute(formula: Formula, count: int) -> str:
 
 
 def _loops(knobs: Knobs, count: int) -> str:
-    """The function `pointwise`. The layout: number of elements and of dimensions, their sizes, and for each
-    tensor, the output first, its strides."""
+    """The function `pointwise`. Its layout has the numbers of elements and of dimensions, the sizes, and the
+    strides of each tensor, the output first."""
     types = ", ".join(f"class {name}" for name in KINDS[:count])
     tensors = ", ".join(f"const {kind}* x{place}" for place, kind in enumerate(KINDS[:count]))
     head = f"""template <class C, class O, {types}>
@@ -200,7 +198,7 @@ def _rows(knobs: Knobs, count: int) -> str:
 
 
 def _entry(place: int, signature: Signature) -> str:
-    """The function that Python calls; what is left out is given as the first tensor."""
+    """The function that Python calls. An omitted tensor is passed as the first tensor."""
     first = signature.tensors[0]
     inputs = [TYPES[name or first] for name in signature.tensors]
     kinds = ", ".join([TYPES[signature.compute], TYPES[signature.outputs[0]], *inputs])
@@ -216,7 +214,7 @@ def _plan(workload: Workload) -> str:
     own = "shape, strides[0]" if in_place(workload.operator) else "shape, contiguous(shape)"
     return f'''
 def plan(shapes, strides):
-    """The output's shape, and sizes and strides as C++ takes them, those of the output first."""
+    """The output's shape, and the layout of the loops for C++, with the output's strides first."""
     shape = broadcast(shapes)
     steps = [spread(shape, *each) for each in zip(shapes, strides)]
     dims = dimensions({own}, *steps)

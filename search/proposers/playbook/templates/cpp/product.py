@@ -1,17 +1,17 @@
-"""Matrix products in C++, alone, in batches and added to a tensor, of tensors in any strides and types."""
+"""Matrix products in C++, also batched or added to a tensor, for any strides and types."""
 
 from __future__ import annotations
 
 from search.proposers.playbook.move import Knobs, Move
 from search.proposers.playbook.operator_problem import tensor_names
-from search.proposers.playbook.templates.cpp import pieces
+from search.proposers.playbook.templates.cpp import machine, pieces
 from search.proposers.playbook.templates.cpp.operator_pieces import (
     ELEMENTS,
     KNOWN,
     TYPES,
+    compute_types,
     operator_kernel,
 )
-from search.proposers.playbook.templates.cpp.passes import gathered
 from search.proposers.playbook.templates.operator_moves import OPTIMISER, REMEMBER
 from search.proposers.playbook.templates.operator_pieces import (
     CONTIGUOUS,
@@ -29,8 +29,8 @@ MOVES = (
     OPTIMISER,
     Move(
         name="columns",
-        text="Keep the sums of several neighbouring columns at once, so that each element of the left matrix "
-        "is loaded once for all of them, and their products become vectors where columns are contiguous.",
+        text="Compute several neighbouring columns at once: each element of the left matrix is loaded once "
+        "for all of them, and contiguous columns become vectors.",
         category=Category.COMPUTE,
         gain=3.0,
         needs={"loop": ("elements",)},
@@ -38,8 +38,37 @@ MOVES = (
         varies={"columns": (16, 32, 64)},
     ),
     Move(
+        name="register tile",
+        text="Copy both factors into contiguous panels, and compute the output in tiles of rows by vectors "
+        "whose sums stay in registers: every vector of the right factor serves all rows of the tile, every "
+        "element of the left one all its vectors.",
+        category=Category.MEMORY,
+        gain=6.0,
+        needs={"loop": ("elements", "columns")},
+        sets={"loop": "tiles", "flags": pieces.FAST},
+        varies={"tile_m": (8, 6, 12, 4), "tile_n": (3, 4, 2, 1)},
+    ),
+    Move(
+        name="tile shape",
+        text="Change the register tile and the unrolling over the depth: a wider tile needs fewer loads per "
+        "multiply-add, until the sums no longer fit the registers.",
+        category=Category.COMPUTE,
+        gain=1.1,
+        needs={"loop": ("tiles",)},
+        varies={"tile_m": (6, 8, 12, 10, 14, 4), "tile_n": (4, 3, 2, 1), "unroll": (4, 1, 2)},
+    ),
+    Move(
+        name="row blocks",
+        text="Cut the rows into blocks that stay in the second-level cache while a panel of the right factor "
+        "passes, which also gives the cores more and smaller tasks.",
+        category=Category.MEMORY,
+        gain=1.05,
+        needs={"loop": ("tiles",)},
+        varies={"block_m": (192, 96, 384, 128)},
+    ),
+    Move(
         name="single sums",
-        text="Add in float32 where elements have no more, as PyTorch does: twice as many fit into a vector.",
+        text="Add float32 elements in float32, as PyTorch does: twice as many fit into a vector.",
         category=Category.PRECISION,
         gain=1.3,
         needs={"sums": ("double",)},
@@ -47,7 +76,7 @@ MOVES = (
     ),
     Move(
         name="threads",
-        text="Spread the rows over all cores where there is enough to do, and leave small products to one.",
+        text="Spread the rows of large products over all cores, and compute small products on one.",
         category=Category.PARALLELISM,
         gain=1.2,
         sets={"threads": True},
@@ -57,6 +86,10 @@ MOVES = (
 NAIVE: Knobs = {
     "loop": "elements",
     "columns": 16,
+    "tile_m": 1,
+    "tile_n": 1,
+    "block_m": 0,
+    "unroll": 1,
     "sums": "double",
     "flags": "-O2",
     "merged": False,
@@ -75,14 +108,17 @@ class Product:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have."""
-        return bool(_signatures(workload))
+        """The types must be supported; a tile must fit the registers."""
+        tile = int(knobs["tile_n"]) * (int(knobs["tile_m"]) + 1) + 1 <= machine.registers()
+        return bool(_signatures(workload)) and (tile or knobs["loop"] != "tiles")
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
         """The kernel with these knobs."""
         chosen = _signatures(workload)
         source = pieces.joined(
-            ELEMENTS, _loops(knobs), *(_entry(place, each, knobs) for place, each in enumerate(chosen))
+            ELEMENTS,
+            (_tiles if knobs["loop"] == "tiles" else _loops)(knobs),
+            *(_entry(place, each, knobs) for place, each in enumerate(chosen)),
         )
         pointers = ", ".join(
             "None" if each is None else f"{each}.data_ptr()" for each in product_tensors(workload)
@@ -112,7 +148,7 @@ TEMPLATE = Product()
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    """Those of which all tensors are of one type."""
+    """The signatures in which all tensors have one type."""
     return [each for each in kept(workload, KNOWN) if len({*each.tensors}) == 1]
 
 
@@ -122,7 +158,8 @@ def _given(what: str, workload: Workload) -> str:
 
 
 def _loops(knobs: Knobs) -> str:
-    """The layout: batches, rows, columns and depth, then the strides of both factors and of what is added."""
+    """The function `product`. Its layout has batches, rows, columns and depth, then the strides of both
+    factors and of the added tensor."""
     parallel = ""
     if knobs["threads"]:
         enough = f"batches * m * n * k >= {knobs['grain']}"
@@ -169,10 +206,89 @@ static void product(O* out, const A* added, const A* left, const A* right,
 """
 
 
+def _tiles(knobs: Knobs) -> str:
+    """The function `product`, in tiles of packed factors. The layout is that of `_loops`."""
+    parallel = ["", ""]
+    if knobs["threads"]:
+        enough = f"num_threads(threads) if (batches * m * n * k >= {knobs['grain']})"
+        parallel = [f"    #pragma omp parallel for {more}{enough}\n" for more in ("", "collapse(3) ")]
+    return f"""
+{pieces.REGISTER}
+constexpr int64_t TILE_M = {knobs["tile_m"]}, TILE_N = {knobs["tile_n"]};
+constexpr int64_t BLOCK_M = {knobs["block_m"]}, DEPTH = 256;
+
+template <class C, class O, class A>
+static void product(O* out, const A* added, const A* left, const A* right,
+                    const int64_t* layout, const double* s, int threads) {{
+    typedef C vec __attribute__((vector_size(REGISTER), aligned(sizeof(C)), may_alias));
+    constexpr int64_t LANES = REGISTER / sizeof(C), WIDTH = TILE_N * LANES;
+    const int64_t batches = layout[0], m = layout[1], n = layout[2], k = layout[3];
+    const int64_t *l = layout + 4, *r = l + 3, *a = r + 3;
+    const C beta = C(s[0]), alpha = C(s[1]);
+
+    // The rows of each tile interleaved: [batch][tile][k][row of the tile], zero beyond the last row.
+    const int64_t tiles = (m + TILE_M - 1) / TILE_M;
+    const int64_t step = BLOCK_M ? std::max<int64_t>(BLOCK_M / TILE_M, 1) : std::max<int64_t>(tiles, 1);
+    std::vector<C> packed(batches * tiles * TILE_M * k);
+{parallel[0]}    for (int64_t tile = 0; tile < batches * tiles; ++tile)
+        for (int64_t i = 0; i < std::min(TILE_M, m - tile % tiles * TILE_M); ++i) {{
+            const A* from = left + tile / tiles * l[0] + (tile % tiles * TILE_M + i) * l[1];
+            C* to = packed.data() + tile * k * TILE_M + i;
+            for (int64_t d = 0; d < k; ++d)
+                to[d * TILE_M] = load<C, A>(from[d * l[2]]);
+        }}
+
+{parallel[1]}    for (int64_t batch = 0; batch < batches; ++batch)
+        for (int64_t first = 0; first < n; first += WIDTH)
+            for (int64_t top = 0; top < tiles; top += step) {{
+                const int64_t width = std::min(WIDTH, n - first);
+                const A* columns = right + batch * r[0] + first * r[2];
+                static thread_local std::vector<C> panel;  // [k][column], zero beyond the last column
+                panel.assign(k * WIDTH, C(0));
+                for (int64_t d = 0; d < k; ++d)
+                    for (int64_t j = 0; j < width; ++j)
+                        panel[d * WIDTH + j] = load<C, A>(columns[d * r[1] + j * r[2]]);
+                for (int64_t tile = top; tile < std::min(top + step, tiles); ++tile) {{
+                    const C* rows = packed.data() + (batch * tiles + tile) * k * TILE_M;
+                    vec total[TILE_M][TILE_N] = {{}};
+                    for (int64_t start = 0; start < k; start += DEPTH) {{  // sums of sums round less
+                        const int64_t end = std::min(k, start + DEPTH);
+                        vec part[TILE_M][TILE_N] = {{}};
+                        #pragma GCC unroll {knobs["unroll"]}
+                        for (int64_t d = start; d < end; ++d) {{
+                            vec b[TILE_N];
+                            for (int64_t j = 0; j < TILE_N; ++j)
+                                b[j] = *(const vec*)(panel.data() + d * WIDTH + j * LANES);
+                            for (int64_t i = 0; i < TILE_M; ++i)
+                                for (int64_t j = 0; j < TILE_N; ++j)
+                                    part[i][j] += rows[d * TILE_M + i] * b[j];
+                        }}
+                        for (int64_t i = 0; i < TILE_M; ++i)
+                            for (int64_t j = 0; j < TILE_N; ++j)
+                                total[i][j] += part[i][j];
+                    }}
+                    for (int64_t i = 0; i < std::min(TILE_M, m - tile * TILE_M); ++i) {{
+                        const int64_t row = tile * TILE_M + i;
+                        C sums[WIDTH];
+                        memcpy(sums, total[i], sizeof(sums));
+                        for (int64_t j = 0; j < width; ++j) {{
+                            const int64_t more = batch * a[0] + row * a[1] + (first + j) * a[2];
+                            C value = alpha * sums[j];
+                            if (beta != 0)
+                                value += beta * load<C, A>(added[more]);
+                            out[(batch * m + row) * n + first + j] = store<O, C>(value);
+                        }}
+                    }}
+                }}
+            }}
+}}
+"""
+
+
 def _entry(place: int, signature: Signature, knobs: Knobs) -> str:
     out, kind = TYPES[signature.outputs[0]], TYPES[signature.tensors[0]]
     casts = ", ".join(f"(const {kind}*)p{n}" for n in range(1, 4))
     return f"""extern "C" void run_{place}(void* p0, void* p1, void* p2, void* p3,
                       int64_t* layout, double* s, int threads) {{
-    product<{gathered(signature, knobs)}, {out}, {kind}>(({out}*)p0, {casts}, layout, s, threads);
+    product<{compute_types(signature, knobs)[0]}, {out}, {kind}>(({out}*)p0, {casts}, layout, s, threads);
 }}"""

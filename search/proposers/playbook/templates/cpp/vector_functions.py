@@ -1,4 +1,4 @@
-"""Functions of elements in C++ without calls and branches, which compilers turn into vectors."""
+"""Element functions in C++ without calls and branches, which compilers turn into vectors."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ static inline float float_of(int32_t bits) {
     return value;
 }
 
-// 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series; 2^n in two factors, each of which is a float.
+// 2^n * exp(r) with |r| <= ln(2) / 2, exp(r) by its series; 0 below 2^-125. The limits are applied to
+// integers, because GCC 12 turns a conditional on x into masked vectors. 2^128 overflows: p has a factor 2.
 static inline float vector_exp(float x) {
     const float magic = 12582912.0f;  // 1.5 * 2^23: rounds to integers
-    float within = x > 89.0f ? 89.0f : x;
-    within = within < -104.0f ? -104.0f : within;
-    const float rounded = within * 1.44269504f + magic, n = rounded - magic;
-    const float r = within - n * 0.693359375f + n * 2.12194440e-4f;
+    const int32_t bits = bits_of(x * 1.44269504f + magic), most = 0x4b400080;
+    const int32_t power = bits < most ? bits : most;
+    const float n = float_of(power) - magic, r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.0f / 720 + r * (1.0f / 5040);
     p = 1.0f / 120 + r * p;
     p = 1.0f / 24 + r * p;
     p = 1.0f / 6 + r * p;
     p = 0.5f + r * p;
-    p = 1.0f + (r + r * r * p);
-    const int32_t power = bits_of(rounded) - 0x4b400000, half = power >> 1;
-    return p * float_of((half + 127) << 23) * float_of((power - half + 127) << 23);
+    p = 2.0f + (r + r * r * p) * 2;
+    const float value = p * float_of((power + (126 - 0x4b400000)) << 23);
+    return float_of(bits_of(value) & -int32_t(!(x < -87.33f)));
 }
 
 // The polynomials are those of the Cephes library.
@@ -70,21 +70,21 @@ static inline float vector_erf(float x) {
     return a < 1 ? x * p : large;
 }
 """
-"""For float; of double the C library's functions stay."""
+"""For float; double keeps the functions of the C library."""
 FORWARDED = "\n".join(
     f"static inline double vector_{name}(double x) {{ return std::{name}(x); }}" for name in KNOWN
 )
 
 
 def _calls(workload: Workload, knobs: Knobs) -> bool:
-    """Whether the workload has one of these functions."""
+    """Whether the workload calls one of these functions."""
     return not called_in(" ".join(texts_of(workload))).isdisjoint(KNOWN)
 
 
 MOVE = Move(
     name="vector functions",
     text="Compute exponentials, tanh and erf by polynomials without branches: the loop over elements becomes "
-    "vectors, in place of a call of the C library for each element.",
+    "vectors, instead of a call of the C library for each element.",
     category=Category.COMPUTE,
     gain=2.5,
     needs={"functions": ("library",), "flags": (pieces.FAST,)},
@@ -94,7 +94,7 @@ MOVE = Move(
 
 
 def vectorised(source: str, knobs: Knobs) -> str:
-    """A source with these functions in the place of the C library's, where the knob says so."""
+    """A source with these functions instead of the C library's, if the knob selects them."""
     if knobs.get("functions") != "vectors":
         return source
     changed = re.sub(rf"\bstd::({'|'.join(KNOWN)})\(", r"vector_\1(", source)

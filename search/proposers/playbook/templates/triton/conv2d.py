@@ -1,9 +1,9 @@
-"""2-D convolution in Triton, alone or followed by ReLU and max-pool, from plain sums to tensor cores.
+"""2-D convolution in Triton, optionally with ReLU and max-pool: from plain sums to tensor cores.
 
-The fast algorithm is an implicit GEMM of output pixels by channels. How it reads its windows is the knob
-`input`: from the tensor as it is, from a copy in the operands' dtype, from a copy with a border of zeros, or
-from a copy folded by the stride ("depth": stride x stride pixels become channels, innermost), where a
-window's row is one contiguous run.
+The fast algorithm is an implicit GEMM of output pixels by channels. The knob `input` selects where it reads
+its windows: the original tensor, a copy in the operands' dtype, a copy with a border of zeros, or a copy
+folded by the stride ("depth": stride x stride pixels become channels, innermost), in which a row of a window
+is one contiguous run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MOVES = (
     Move(
         name="channels per program",
         text="Let each program compute several output channels at once: a pixel that has been loaded is then"
-        " multiplied several times, in place of one load for each multiply-add.",
+        " multiplied several times, instead of one load for each multiply-add.",
         category=Category.COMPUTE,
         gain=2.0,
         needs={"algorithm": ("direct",)},
@@ -117,7 +117,7 @@ MOVES = (
     ),
     Move(
         name="half copy",
-        text="Convert the input to float16 once, in a kernel of its own, in place of on every load: each "
+        text="Convert the input to float16 once, in a separate kernel, instead of on every load: each "
         "pixel is read dozens of times, and then as half the bytes.",
         category=Category.PRECISION,
         gain=1.2,
@@ -320,7 +320,7 @@ class Conv2d:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """Float32 only; tiles must fit into registers and shared memory, copies must suit their readers."""
+        """Float32 only. Tiles must fit registers and shared memory; the choices must go together."""
         if workload.dtype != "float32" or workload.sizes["groups"] != 1:
             return False
         fuse = knobs["fuse"]
@@ -371,7 +371,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _direct_is_plain(knobs: Knobs) -> bool:
-    """Whether nothing is set that only the GEMM knows."""
+    """Whether no knob is set that only the GEMM uses."""
     plain = ("precision", "input", "weights", "order", "index", "columns", "resident", "launches")
     return all(knobs[name] == NAIVE[name] for name in plain) and knobs["fuse"] in ("none", "relu")
 

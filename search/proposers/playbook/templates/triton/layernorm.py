@@ -24,7 +24,7 @@ from search.proposers.playbook.workload import Workload
 from search.records.tree import Category
 
 MOST_PARTS = 8192
-"""How many parts of a row a program merges at most."""
+"""The most parts of a row that a program merges."""
 
 
 def _few_long_rows(workload: Workload, knobs: Knobs) -> bool:
@@ -79,7 +79,7 @@ MOVES = (
         name="split rows",
         text="Split each row over many programs: one kernel leaves mean and squared deviations of every "
         "block, a second merges those of its row and normalises. A few long rows then fill the whole "
-        "GPU in place of a few multiprocessors.",
+        "GPU instead of a few multiprocessors.",
         category=Category.PARALLELISM,
         gain=15.0,
         needs={"algorithm": ("row",)},
@@ -273,7 +273,7 @@ def _result(workload: Workload) -> str:
 
 
 def _row(workload: Workload, knobs: Knobs) -> tuple[list[str], list[str]]:
-    """One program a row: statistics in two passes or one, then the result."""
+    """One program per row: statistics in two passes or one, then the result."""
     cols, rows = workload.sizes["cols"], workload.sizes["rows"]
     ragged = cols % number(knobs, "block") != 0
     other = ", mask=place < COLS, other=0.0" if ragged else ""
@@ -331,7 +331,7 @@ def _row(workload: Workload, knobs: Knobs) -> tuple[list[str], list[str]]:
 
 
 def _whole(workload: Workload, knobs: Knobs) -> tuple[list[str], list[str]]:
-    """One program a row, which it holds in registers."""
+    """One program per row, which it keeps in registers."""
     cols, rows = workload.sizes["cols"], workload.sizes["rows"]
     ragged = power_of_two(cols) != cols
     other = ", mask=place < COLS, other=0.0" if ragged else ""
@@ -404,7 +404,7 @@ def _measure(workload: Workload, knobs: Knobs, constants: dict[str, int | float]
 
 
 def _merge(workload: Workload, knobs: Knobs, constants: dict[str, int | float]) -> str:
-    """Mean and scale of a row out of its parts."""
+    """Mean and scale of a row from its parts."""
     parts, cols = int(constants["PARTS"]), workload.sizes["cols"]
     padded = power_of_two(parts)
     mask = ", mask=part < PARTS, other=0.0" if padded > parts else ""

@@ -1,13 +1,13 @@
 """Matrix product in Triton: from small tiles of float32 to operands split into half-precision terms.
 
-The tensor cores have no float32. Splitting each operand once into a sum of float16 or bfloat16 terms and
-adding up the products of terms gets float32's accuracy back at several times its speed (Henry, Tang,
+Tensor cores do not support float32. Splitting each operand once into a sum of float16 or bfloat16 terms and
+adding up the products of terms gives float32's accuracy at several times its speed (Henry, Tang,
 Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019;
 Ootomo, Yokota: "Recovering single precision accuracy from Tensor Cores", 2022).
 
-Tensor cores do not round their float32 sums to nearest: summed there over K = 4096, three float16 products
-are off by 1.4e-5 on an H200, where eager's float32 is off by 1.1e-6. So the sums of a step are taken out and
-added by ordinary instructions (`sums` = `promoted`).
+Tensor cores do not round their float32 sums to nearest: over K = 4096, three float16 products are off by
+1.4e-5 on an H200, and eager's float32 by 1.1e-6. So ordinary instructions add up the sums of the steps
+(`sums` = `promoted`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PEAK_BLOCK = 16384
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """Operands as sums of terms; `products` are the pairs of terms that are multiplied, smallest first."""
+    """A split of operands into sums of terms; `products` are the multiplied pairs, smallest first."""
 
     dtype: str
     terms: int
@@ -55,7 +55,7 @@ SPLITS = {
     "bf16x6": _Split(dtype="bfloat16", terms=3, products=((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0))),
 }
 RELAXED = ("tf32",)
-"""Precisions that only a loose tolerance allows."""
+"""Precisions that need a loose tolerance."""
 
 
 def _relaxed(workload: Workload, knobs: Knobs) -> bool:
@@ -114,7 +114,7 @@ MOVES = (
     ),
     Move(
         name="split beforehand, float16",
-        text="Split both operands once, in a kernel of its own, into two float16 terms (22 bits; scaled by a"
+        text="Split both operands once, in a separate kernel, into two float16 terms (22 bits; scaled by a"
         " power of two so that nothing overflows) and add up three half-precision products: the terms "
         "go from memory straight to the tensor cores, and the error stays at float32's level.",
         category=Category.PRECISION,
@@ -136,7 +136,7 @@ MOVES = (
     ),
     Move(
         name="float16 terms",
-        text="Split into two float16 terms in place of bfloat16 ones: 22 bits from two terms, so three "
+        text="Split into two float16 terms instead of bfloat16 ones: 22 bits from two terms, so three "
         "products reach float32's accuracy; a power of two from the largest element keeps them in "
         "range.",
         category=Category.PRECISION,
@@ -259,7 +259,7 @@ class Matmul:
             return False
         item = 2 * split.terms if split else 4
         stage = (block_m + block_n) * block_k * item
-        # Triton splits float32 operands within the loop into terms, in registers or shared memory.
+        # Within the loop, Triton splits float32 operands into terms, in registers or shared memory.
         stages = number(knobs, "stages") + (1 if "x" in str(knobs["precision"]) else 0)
         return stages * stage <= SHARED_BYTES and block_k <= s["K"]
 
@@ -308,13 +308,13 @@ def _constants(workload: Workload, knobs: Knobs) -> dict[str, int]:
 
 
 def _multiply(workload: Workload, knobs: Knobs, split: _Split | None) -> str:
-    """The product itself."""
+    """The kernel that multiplies."""
     s, constants = workload.sizes, _constants(workload, knobs)
     descriptors = knobs["loads"] == "descriptors"
     scaled = split is not None and split.scaled
     arguments = ["a", "b", *(["scales"] if scaled else []), "out"]
     finish = ""
-    if scaled:  # not by their product, and the lower one first: either may be too much for float32
+    if scaled:  # the lower scale first: both at once, or the higher one first, may overflow float32
         finish = join(
             "lower = tl.minimum(tl.load(scales), tl.load(scales + 1))",
             "total = total * lower * tl.maximum(tl.load(scales), tl.load(scales + 1))",
@@ -470,7 +470,7 @@ def _prepare(workload: Workload, split: _Split) -> tuple[list[str], list[str]]:
 
 
 def _split_block(split: _Split) -> str:
-    """The function that makes terms of a block of values."""
+    """The function that splits a block of values into terms."""
     cast = f"tl.{split.dtype}"
     lines = ["place = job * BLOCK + tl.arange(0, BLOCK)"]
     lines.append("value = tl.load(values + place, mask=place < ELEMENTS, other=0.0)")
@@ -493,7 +493,7 @@ def _split_block(split: _Split) -> str:
 
 
 def _scales(constants: dict[str, int]) -> list[str]:
-    """Kernels that find the power of two which brings an operand's largest element to 2**14."""
+    """Kernels that find the power of two that scales an operand's largest element to 2**14."""
     peak = kernel(
         "peak_of_block",
         ["job", "values", "ELEMENTS: tl.constexpr"],

@@ -1,10 +1,10 @@
-"""Pieces of Triton that the templates for operators share: functions of formulas, places, the file."""
+"""Triton code that the operator templates share: functions of formulas, places, the file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search.proposers.playbook.formulas import OF_NUMBERS
+from search.proposers.playbook.formulas import INTEGER_FUNCTIONS
 from search.proposers.playbook.move import Knobs
 from search.proposers.playbook.templates.operator_pieces import (
     found_signature,
@@ -18,8 +18,8 @@ from search.proposers.playbook.templates.triton.pieces import IMPORTS, module
 from search.proposers.playbook.workload import Signature, Workload
 
 KNOWN = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""PyTorch's names of the types that the kernels are for. Numbers that an operator is given beside tensors are
-float32 in Triton: float64 would not be exact."""
+"""PyTorch's names of the supported types. Triton passes an operator's numbers as float32, so float64 kernels
+would not be exact."""
 COMPUTE: Mapping[str, str] = {"float32": "tl.float32", "int64": "tl.int64"}
 
 HELPERS: Mapping[str, str] = {
@@ -57,11 +57,11 @@ def floored(a, b):
     return tl.where(b == 0, ratio, tl.where(whole == 0, libdevice.copysign(0.0 * a, ratio), whole))
 """,
 }
-"""The functions of formulas that Triton has not, those that others call first."""
+"""The functions of formulas that Triton lacks. A function comes after those it calls."""
 PLACES = '''
 @triton.jit
 def places(index, sizes, strides, DIMS: tl.constexpr):
-    """Where the elements with these indices are."""
+    """The positions of the elements with these indices."""
     at = index * 0
     for d in tl.static_range(DIMS - 1):
         at += index % sizes[DIMS - 1 - d] * strides[DIMS - 1 - d]
@@ -70,13 +70,13 @@ def places(index, sizes, strides, DIMS: tl.constexpr):
 '''
 EXTENT = '''
 def is_wide(dims):
-    """Whether places are beyond 32 bits."""
+    """Whether positions exceed 32 bits."""
     return any(sum((each[0] - 1) * each[n] for each in dims) >= 2**31 for n in range(1, len(dims[0])))
 '''
 
 
 def triton_helpers(texts: Sequence[str]) -> str:
-    """The functions that these texts call."""
+    """The definitions of the functions that these texts call."""
     body, found = " ".join(texts), []
     for name in reversed(list(HELPERS)):
         if f"{name}(" in body:
@@ -86,12 +86,12 @@ def triton_helpers(texts: Sequence[str]) -> str:
 
 
 def can_compute(signature: Signature, calls: set[str]) -> bool:
-    """Whether Triton has these functions in the type in which is computed."""
-    return signature.compute == "float32" or calls <= set(OF_NUMBERS)
+    """Whether Triton has these functions for the type of the computation."""
+    return signature.compute == "float32" or calls <= set(INTEGER_FUNCTIONS)
 
 
 def known_signatures(workload: Workload, calls: set[str]) -> list[Signature]:
-    """Those of the workload in which a kernel can be written that calls these functions of formulas."""
+    """The workload's signatures for which Triton has these functions of formulas."""
     return [each for each in kept(workload, KNOWN) if can_compute(each, calls)]
 
 
@@ -107,9 +107,12 @@ def operator_kernel(
     forward: str,
     inputs: Sequence[str],
 ) -> str:
-    """A kernel in Triton for all calls of an operator. `functions` are the template's own in Triton,
-    `helpers` those in Python that `plan` calls, which makes the layout; `forward` is the body of the model's,
-    after the line that finds `compute` and `dtypes`."""
+    """A kernel in Triton for all calls of an operator.
+
+    `functions` are the template's Triton functions. `plan` is the Python function that computes the layout,
+    and `helpers` are the functions it calls. `forward` is the body of the model's method after the line that
+    sets `compute` and `dtypes`.
+    """
     results = [
         (each, f"({COMPUTE[each.compute]}, ({''.join(f'torch.{name}, ' for name in each.outputs)}))")
         for each in chosen

@@ -1,4 +1,4 @@
-"""Small parts that the Triton templates share: kernel functions with their constants, sizes, limits."""
+"""Helpers that the Triton templates share: kernel functions with constants, sizes, limits."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def number(knobs: Knobs, name: str) -> int:
 
 
 def ceil_div(count: int, block: int) -> int:
-    """How many blocks cover `count`."""
+    """The number of blocks that cover `count`."""
     return -(-count // block)
 
 
 def round_up(count: int, multiple: int) -> int:
-    """The next multiple."""
+    """`count`, rounded up to a multiple."""
     return ceil_div(count, multiple) * multiple
 
 
 def power_of_two(count: int) -> int:
-    """The next power of two: what `tl.arange` needs."""
+    """`count`, rounded up to a power of two, which `tl.arange` needs."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -55,7 +55,7 @@ def powers(count: int, smallest: int = 16) -> list[tuple[int, int]]:
 
 
 def wide(name: str, elements: int) -> str:
-    """`name` as an index into a tensor of so many elements: 64 bits where 32 are too few."""
+    """`name` as an index into a tensor of `elements` elements: in 64 bits if 32 are too few."""
     return f"{name}.to(tl.int64)" if elements >= INT32_LIMIT else name
 
 
@@ -66,7 +66,7 @@ def kernel(
     body: str,
     constants: Mapping[str, int | float],
 ) -> str:
-    """A Triton function; of the constants it gets those that its body names."""
+    """A Triton function with those of the constants that its body names."""
     body = textwrap.dedent(body).strip("\n")
     used = [f"{key}: tl.constexpr = {value}" for key, value in constants.items() if _names(key, body)]
     text = "\n".join(textwrap.wrap(f'"""{doc}"""', 100)) if doc else ""
@@ -75,22 +75,22 @@ def kernel(
 
 
 def larger(one: str, other: str) -> str:
-    """The maximum as torch has it: a NaN stays."""
+    """The maximum, which propagates NaN as PyTorch does."""
     return f"tl.maximum({one}, {other}, propagate_nan=tl.PropagateNan.ALL)"
 
 
 def indent(text: str, levels: int = 1) -> str:
-    """Text moved right by so many levels."""
+    """Text indented by `levels` levels."""
     return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * levels)
 
 
 def join(*parts: str) -> str:
-    """Pieces of a function's body, each dedented, the empty ones left out."""
+    """The non-empty pieces of a function's body, dedented."""
     return "\n".join(textwrap.dedent(part).strip("\n") for part in parts if part.strip())
 
 
 def module(*functions: str) -> str:
-    """Functions of a file, two blank lines between them."""
+    """The functions of a file, separated by two blank lines."""
     return "\n\n\n".join(function.strip("\n") for function in functions if function)
 
 

@@ -1,4 +1,4 @@
-"""Element-wise operators in Triton, with broadcasting, over tensors in any strides and types."""
+"""Element-wise operators in Triton, with broadcasting, for any strides and types."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ MOVES = (
     NARROW,
     Move(
         name="flat tensors",
-        text="Take the number of an element for its place in tensors that lie in the output's order: "
-        "beside one that is broadcast they need no division, and their loads stay wide whatever the sizes.",
+        text="Use an element's number as its address in tensors that have the output's order: they need no "
+        "division even when another operand is broadcast, and their loads stay wide.",
         category=Category.MEMORY,
         gain=1.25,
         sets={"flat": True},
     ),
     Move(
         name="constant sizes",
-        text="Compile the sizes of dimensions in where places need divisions: a division by a known number "
-        "is a multiplication.",
+        text="Compile in the sizes of dimensions: a division by a constant becomes a multiplication.",
         category=Category.COMPUTE,
         gain=1.15,
         sets={"constant": True},
@@ -41,21 +40,21 @@ MOVES = (
     ),
     Move(
         name="fitting blocks",
-        text="Make the block of a small tensor as small as the tensor: no lane computes what is masked.",
+        text="Make the block of a small tensor as small as the tensor: no lane computes masked elements.",
         category=Category.PARALLELISM,
         gain=1.05,
         sets={"fit": True},
     ),
     Move(
         name="several blocks",
-        text="Let each program do several blocks one after the other: fewer programs have to be started.",
+        text="Let each program compute several blocks: fewer programs have to be started.",
         category=Category.PARALLELISM,
         gain=1.02,
         varies={"blocks": (2, 4, 8)},
     ),
     Move(
         name="streaming stores",
-        text="Let results stream past the caches, where nobody of this kernel reads them again.",
+        text="Let results stream past the caches: the kernel does not read them again.",
         category=Category.MEMORY,
         gain=1.03,
         needs={"stores": ("cached",)},
@@ -86,7 +85,7 @@ class Pointwise:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; at most 64 elements a lane."""
+        """The types must be supported; a lane has at most 64 elements."""
         return bool(_signatures(workload)) and number(knobs, "block") <= 64 * 32 * number(knobs, "warps")
 
     def render(self, workload: Workload, knobs: Knobs) -> str:
@@ -110,7 +109,7 @@ TEMPLATE = Pointwise()
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    """Of truth values `~` is no operation on bits; `/` is none of whole numbers."""
+    """The supported signatures. `~` is not a bit operation on booleans, and `/` not an integer division."""
     formula = formula_for(workload)
     text = " ".join(formula.texts)
     found = known_signatures(workload, called_in(text))
@@ -154,7 +153,7 @@ def pointwise(
     start = tl.program_id(0)
     if WIDE:
         start = start.to(tl.int64)
-{chr(10).join(lines) or "    # There are no numbers beside the tensors."}
+{chr(10).join(lines) or "    # The operator has no numbers."}
     for block in range(BLOCKS):
         index = (start * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
         inside = index < count
@@ -168,7 +167,7 @@ def pointwise(
 
 
 def _place(name: str, number: int, knobs: Knobs) -> str:
-    """The expression for where a tensor's elements are: the output's, which has number 0, or an operand's."""
+    """The expression for the positions of a tensor's elements; the output has number 0."""
     place = f"places(index, sizes, {name}_strides, DIMS)"
     return f"index if FLAT[{number}] else {place}" if knobs["flat"] else place
 
@@ -181,8 +180,8 @@ def _plan(workload: Workload, knobs: Knobs) -> str:
     sizes = "sizes if len(sizes) > 1 else (0,)" if knobs["constant"] else "sizes"
     return f'''
 def plan(shapes, strides):
-    """The output's shape, the number of its elements, sizes and strides, those of the output first, which of
-    these are in the order of the elements, whether places are beyond 32 bits, and the block's size."""
+    """The output's shape, its number of elements, sizes and strides (those of the output first), which
+    tensors have the order of the elements, whether addresses exceed 32 bits, and the block's size."""
     shape = broadcast(shapes)
     count = shape.numel()
     dims = dimensions(shape, {own}, *(spread(shape, *each) for each in zip(shapes, strides)))

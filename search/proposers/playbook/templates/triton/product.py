@@ -1,4 +1,4 @@
-"""Matrix products in Triton, alone, in batches and added to a tensor, of floating tensors in any strides."""
+"""Matrix products in Triton, also batched or added to a tensor, of floating tensors in any strides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from search.records.tree import Category
 MOVES = (
     Move(
         name="larger tiles",
-        text="Compute a larger tile of the output in each program: every loaded element goes into more "
+        text="Compute a larger tile of the output in each program: every loaded element is used in more "
         "products.",
         category=Category.MEMORY,
         gain=2.0,
@@ -28,7 +28,7 @@ MOVES = (
     ),
     Move(
         name="deeper steps",
-        text="Take more of the depth in each step: fewer steps, and longer contiguous reads.",
+        text="Cover more of the depth in each step: fewer steps, and longer contiguous reads.",
         category=Category.LATENCY,
         gain=1.2,
         varies={"block_k": (32, 64, 128)},
@@ -44,7 +44,7 @@ MOVES = (
     ),
     Move(
         name="fewer warps",
-        text="Give small tiles fewer warps: each has more of a product to do before all have to wait.",
+        text="Give small tiles fewer warps: each one has more to multiply between barriers.",
         category=Category.PARALLELISM,
         gain=1.05,
         varies={"warps": (2, 1, 4)},
@@ -72,7 +72,7 @@ class Product:
     moves = MOVES
 
     def valid(self, workload: Workload, knobs: Knobs) -> bool:
-        """There is a signature that it can have; tiles must fit into registers and shared memory."""
+        """The types must be supported; tiles must fit registers and shared memory."""
         m, n, k = (number(knobs, name) for name in ("block_m", "block_n", "block_k"))
         shared = number(knobs, "stages") * (m + n) * k * 4
         return (
@@ -143,5 +143,5 @@ def product(
 
 
 def _signatures(workload: Workload) -> list[Signature]:
-    """Those of which all tensors are of one type."""
+    """The signatures in which all tensors have one type."""
     return [each for each in kept(workload, FLOATS) if len({*each.tensors}) == 1]

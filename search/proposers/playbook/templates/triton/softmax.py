@@ -24,7 +24,7 @@ from search.records.tree import Category
 
 LOG2E = 1.4426950408889634
 LOWEST = -1e38
-"""Where a running maximum starts: finite, so that minus infinity in the input does not become NaN."""
+"""The start of a running maximum: finite, so that minus infinity in the input does not become NaN."""
 LANE_ELEMENTS = 128
 """Elements of a tile's row for each warp: 16 bytes a lane."""
 
@@ -44,8 +44,8 @@ MOVES = (
     ),
     Move(
         name="lanes",
-        text="Let every lane keep a maximum and a sum of its own, and combine them once at the end of the "
-        "row, in place of a reduction over the whole program, with its barriers, in every step.",
+        text="Let every lane keep its own maximum and sum, and combine them once at the end of the "
+        "row, instead of a reduction over the whole program, with its barriers, in every step.",
         category=Category.COMPUTE,
         gain=1.4,
         needs={**LOOPS, "reduce": ("block",)},
@@ -251,12 +251,12 @@ def _ratio(knobs: Knobs, lower: str, higher: str) -> str:
 
 
 def _unit(knobs: Knobs) -> str:
-    """What turns an element into the unit of the maxima."""
+    """The factor that converts an element to the unit of the maxima."""
     return " * LOG2E" if knobs["exp"] == "exp2" else ""
 
 
 def _tiled(knobs: Knobs) -> bool:
-    """Whether a block is a tile of several rows of lanes, each lane's elements above one another."""
+    """Whether a block is a tile with several elements for each lane."""
     return knobs["reduce"] == "lanes" and number(knobs, "block") > _lanes(knobs)
 
 
@@ -343,7 +343,7 @@ def _write(workload: Workload, knobs: Knobs, columns: int) -> str:
 
 
 def _streamed_ends(workload: Workload, knobs: Knobs) -> str:
-    """The range of the part of a row that is not kept in registers: its beginning."""
+    """The range of the part of a row that is not kept in registers, its beginning."""
     kept = number(knobs, "kept")
     return f"0, {workload.sizes['cols'] - kept}, BLOCK" if kept else "0, COLS, BLOCK"
 
@@ -401,7 +401,7 @@ def _online(workload: Workload, knobs: Knobs) -> str:
 
 
 def _online_by_blocks(workload: Workload, knobs: Knobs, load: str) -> str:
-    """Where each block is reduced at once."""
+    """The online algorithm with a reduction of every block."""
     step = f"""
     value = {load}
     higher = tl.maximum(peak, tl.max(value, axis=0){_unit(knobs)})

@@ -78,7 +78,7 @@ def counted(source: str, folder: Path) -> tuple[Any, list[int]]:
     """A kernel that splits shorter rows into fewer parts, and the number of parts of each call."""
     module, parts = imported(source, folder), []
     module.LONG, module.PROGRAMS, split = 1000, 9, module.in_parts
-    module.in_parts = lambda *given: (parts.append(given[4][0]), split(*given))[1]
+    module.in_parts = lambda *given: (parts.append(given[3][0]), split(*given))[1]
     return module, parts
 
 

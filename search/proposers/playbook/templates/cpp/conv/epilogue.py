@@ -1,4 +1,4 @@
-"""ReLU and max-pool: as passes over the whole output, and of a row."""
+"""ReLU and max-pool, as passes over the whole output or over one row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from search.proposers.playbook.workload import Workload
 
 
 def separate_passes(workload: Workload, knobs: Knobs) -> list[str]:
-    """What of the epilogue is a pass of its own."""
+    """The operations of the epilogue that run as separate passes."""
     fused = {"none": (), "relu": ("relu",), "pool": ("relu", "maxpool")}[str(knobs["fuse"])]
     return [op for op in workload.epilogue if op not in fused]
 
 
 def allocation(target: str) -> str:
-    """Of what the passes read, where that is not the output itself."""
+    """The lines that allocate what the passes read; empty if that is the output."""
     if target == "out":
         return ""
     return """    std::unique_ptr<float[]> buffer(new float[size_t(N) * K * P * Q]);

@@ -1,4 +1,4 @@
-"""How weights and pixels lie in memory: packed weights, an image with its border, windows as a matrix."""
+"""Memory layouts: packed weights, an image with a border, windows as a matrix."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def border(workload: Workload, knobs: Knobs) -> str:
     """The copy of a task's part of the image into a border of zeros."""
     if not copies_image(workload, knobs):
         return ""
-    copy = "std::copy_n(from, W, to + pad_w);"  # not a loop, which GCC 12 makes wrong for AVX-512 at small W
+    copy = "std::copy_n(from, W, to + pad_w);"  # GCC 12 miscompiles a loop here for AVX-512 and small W
     if knobs["dtype"] == "bf16":
         copy = "std::transform(from, from + W, to + pad_w, bf16);"
     return f"""
@@ -93,7 +93,7 @@ def gather(workload: Workload, knobs: Knobs) -> str:
     return f"""
 static inline int depth() {{ return {depth}; }}
 
-// The windows of one output row, one after the other: to[Q][depth()].
+// The windows of one output row: to[Q][depth()].
 static void gather({arguments}, element* to) {{
     for (int q = 0; q < Q; ++q, to += depth()) {{{zero}
         for (int c = 0; c < C; ++c)

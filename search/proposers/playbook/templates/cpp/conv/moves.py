@@ -1,13 +1,14 @@
-"""The moves: what each sets, when it is allowed, and what it is said to gain."""
+"""The moves for convolutions in C++."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from search.proposers.playbook.move import Knob, Knobs, Move
 from search.proposers.playbook.templates.cpp import machine, pieces
-from search.proposers.playbook.templates.cpp.compiler_moves import native_vectors, optimiser
 from search.proposers.playbook.templates.cpp.conv.plan import bordered, has_pool, has_relu
+from search.proposers.playbook.templates.operator_moves import OPTIMISER
 from search.proposers.playbook.workload import Workload
 from search.records.tree import Category
 
@@ -23,7 +24,7 @@ def _rounds_up(workload: Workload, knobs: Knobs) -> bool:
 
 
 def _checks_tiles(workload: Workload, knobs: Knobs) -> bool:
-    """Checks cost most where every pixel of a tile has one between its multiply-adds."""
+    """Bounds checks cost most when every pixel of a tile has one between its multiply-adds."""
     return bordered(workload, knobs) and int(knobs["tile_q"]) > 1
 
 
@@ -41,8 +42,15 @@ MOVES = (
         gain=1.9,
         sets={"threads": True},
     ),
-    optimiser("loops", gain=1.2),
-    native_vectors(ROWS["algorithm"], gain=6.0),
+    replace(OPTIMISER, needs={"algorithm": ("loops",), **OPTIMISER.needs}),
+    replace(
+        OPTIMISER,
+        name="native vectors",
+        text="Compile with -O3 -march=native: the vectors become this machine's widest registers, with fused "
+        "multiply-adds, and the sums stay in them.",
+        gain=6.0,
+        needs={**ROWS, **OPTIMISER.needs},
+    ),
     Move(
         name="reordered sums",
         text="Add -fassociative-math and what it needs, so that the compiler may reorder the sums of the "
@@ -63,7 +71,7 @@ MOVES = (
     Move(
         name="channels innermost",
         text="Repack the weights to [C][R][S][K] and let the innermost loop run over output channels: "
-        "contiguous vector loads of weights times one broadcast pixel, in place of a scalar "
+        "contiguous vector loads of weights times one broadcast pixel, instead of a scalar "
         "reduction.",
         category=Category.MEMORY,
         gain=8.0,
@@ -103,7 +111,7 @@ MOVES = (
     ),
     Move(
         name="direct",
-        text="Read the windows straight from the image in place of gathering them first: the overlap of "
+        text="Read the windows straight from the image instead of gathering them first: the overlap of "
         "neighbouring windows is already in the first-level cache.",
         category=Category.MEMORY,
         gain=1.05,
@@ -155,7 +163,7 @@ MOVES = (
     Move(
         name="block transpose",
         text="Turn rows from channels-last to the output's layout with square blocks transposed in vector "
-        "registers, so that stores are whole vectors in place of scattered scalars.",
+        "registers, so that stores are whole vectors instead of scattered scalars.",
         category=Category.MEMORY,
         gain=1.05,
         needs={**TILED, "store": ("scalar",)},
@@ -172,8 +180,8 @@ MOVES = (
     ),
     Move(
         name="prefetch",
-        text="Prefetch the weights some taps ahead into the first-level cache, since they stream from the "
-        "second level in every tile.",
+        text="Prefetch the weights some taps ahead into the first-level cache: they stream from the second "
+        "level in every tile.",
         category=Category.LATENCY,
         gain=1.02,
         needs={**TILED, "prefetch": (0,)},

@@ -1,4 +1,4 @@
-"""What a workload and its knobs come to, which several parts ask."""
+"""Properties of a workload and its knobs that several parts need."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def bordered(workload: Workload, knobs: Knobs) -> bool:
 
 
 def checks_bounds(workload: Workload, knobs: Knobs) -> bool:
-    """Whether the image has a border that only bounds checks know of."""
+    """Whether bounds checks stand for the border of the image."""
     return knobs["border"] == "checks" and bordered(workload, knobs)
 
 
 def copies_image(workload: Workload, knobs: Knobs) -> bool:
-    """Whether a task copies its part of the image: for the border, or to round it."""
+    """Whether a task copies its part of the image, to add the border or to round it."""
     return knobs["border"] == "zeros" and (knobs["dtype"] == "bf16" or bordered(workload, knobs))
 
 
 def signature(workload: Workload) -> str:
-    """Of the C function that Python calls."""
+    """The signature of the C function that Python calls."""
     bias = ", const float* bias" if workload.sizes["bias"] else ""
     return f'extern "C" void run(const float* x, const float* weight{bias}, float* out, int threads)'

@@ -17,7 +17,7 @@ from search.proposers.playbook.workload import Workload
 
 
 def row_by_row(workload: Workload, knobs: Knobs) -> str:
-    """The algorithm by rows: tasks of output rows, each computed channels innermost."""
+    """The fast algorithm: tasks of output rows, each computed with channels innermost."""
     separate = separate_passes(workload, knobs)
     target = "conv" if "maxpool" in separate else "out"
     pooled = knobs["fuse"] == "pool"
@@ -67,8 +67,8 @@ static inline int channels() {{ return blocks() * BLOCK; }}
 
 
 def _step(workload: Workload, knobs: Knobs, height: str) -> str:
-    """How many rows a task has; those of an image where the knob does not say it, or fewer where there are
-    more threads than images."""
+    """The line that sets the number of rows of a task. Without the knob it is a whole image, or less if there
+    are more threads than images."""
     if knobs["rows"]:
         return f"    const int step = {min(int(knobs['rows']), workload.sizes[height])};  // rows of a task"
     if not knobs["threads"]:
@@ -107,7 +107,7 @@ static void conv_row({arguments}, const element* packed, const float* start, flo
 
 
 def _line(knobs: Knobs, *, flat: bool, checked: bool) -> tuple[str, str, str]:
-    """What the function takes to find its pixels, the loops over lines of taps, and the line of one."""
+    """The arguments that locate the pixels, the loops over lines of taps, and the start of a line."""
     if flat:
         return "const element* windows", "", "const element* line = windows;"
     loops = "for (int c = 0; c < C; ++c)\n                for (int r = 0; r < R; ++r) "
@@ -124,7 +124,7 @@ def _line(knobs: Knobs, *, flat: bool, checked: bool) -> tuple[str, str, str]:
 
 
 def _advance(knobs: Knobs) -> str:
-    """From the weights of a tap, or in bf16 of two, to the next."""
+    """The distance from the weights of one tap (bf16: two taps) to the next."""
     return "2 * BLOCK" if knobs["dtype"] == "bf16" else "BLOCK"
 
 

@@ -1,4 +1,4 @@
-"""ReLU and max-pool as kernels of their own, and the body of `forward`."""
+"""ReLU and max-pool as separate kernels, and the body of `forward`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POOL_CHANNELS = 32
 
 
 def _separate(plan: Plan) -> list[str]:
-    """The operations of the epilogue that run as kernels of their own."""
+    """The operations of the epilogue that run as separate kernels."""
     if plan.fuse == "window":
         return []
     fused = ("relu",) if plan.fuse in ("relu", "staged") else ()
@@ -26,7 +26,7 @@ def _separate(plan: Plan) -> list[str]:
 
 
 def separate_functions(plan: Plan) -> list[str]:
-    """Their kernels."""
+    """The kernels of separate operations."""
     functions = []
     for op in _separate(plan):
         if op == "relu":
@@ -50,7 +50,7 @@ def _relu(plan: Plan) -> str:
 
 
 def _relu_elements(plan: Plan) -> int:
-    """The ReLU may stand after the pool."""
+    """The elements that the ReLU reads: it may follow the pool."""
     s = plan.sizes
     after = plan.pooled and plan.workload.epilogue.index("relu") > plan.workload.epilogue.index("maxpool")
     return s["N"] * s["K"] * (s["PP"] * s["PQ"] if after else s["P"] * s["Q"])

@@ -15,7 +15,7 @@ from search.proposers.playbook.templates.triton.pieces import (
 
 
 def gemm(plan: Plan) -> Code:
-    """The implicit GEMM with what prepares its operands."""
+    """The implicit GEMM and the kernels that prepare its operands."""
     prepare, before = preparation(plan)
     s = plan.sizes
     operands = [image(plan), "packed" if plan.packed else "weight"]
@@ -128,7 +128,7 @@ def _accumulate(plan: Plan) -> str:
 
 
 def _streamed_body(plan: Plan) -> str:
-    """One tile a program; pixels and weights stream through shared memory."""
+    """One tile per program; pixels and weights stream through shared memory."""
     pooled = plan.fuse == "window"
     plane = "PP * PQ" if pooled else "P * Q"
     where = _where(plan, "PQ" if pooled else "Q", plane)
@@ -182,7 +182,7 @@ def _streamed_body(plan: Plan) -> str:
 
 
 def _where(plan: Plan, width: str, plane: str) -> str:
-    """Lines that turn `pixel` into image n, row p, column q; beyond the last pixel that one again."""
+    """Lines that turn `pixel` into image n, row p and column q, clamped to the last pixel."""
     ragged = plan.constants["PIXELS"] % plan.block_m
     last = "last" if ragged else "pixel"
     height = plane.split(" * ")[0]

@@ -1,4 +1,4 @@
-"""What the parts of a convolution kernel have in common: its sizes, choices and constants."""
+"""The sizes, choices and constants that the parts of a convolution kernel share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Code:
 
 
 class Plan:
-    """Sizes and choices that the parts of a kernel have in common."""
+    """The sizes, choices and constants of one kernel."""
 
     def __init__(self, workload: Workload, knobs: Knobs) -> None:
         self.workload, self.knobs = workload, knobs
@@ -56,7 +56,7 @@ class Plan:
         self.columns = round_up(s["K"], 16 if self.exact else self.block_n)
         self.hp = (s["P"] - 1) * s["stride_h"] + (s["R"] - 1) * s["dilation_h"] + 1
         self.wp = round_up((s["Q"] - 1) * s["stride_w"] + (s["S"] - 1) * s["dilation_w"] + 1, 8)
-        # Zeros behind the last image, where the padded end of a window's row or of the reduction may read.
+        # The padded end of a window's row or of the reduction may read beyond the last image: zeros.
         planes = ceil_div(self.taps_padded, s["R"] * self.span_s) - s["C"]
         self.padded_elements = (s["N"] * s["C"] + planes) * self.hp * self.wp + self.span_s
 
@@ -98,7 +98,7 @@ class Plan:
         return names
 
     def kernel(self, name: str, arguments: list[str], doc: str, body: str, **more: int) -> str:
-        """A Triton function that may name any of the constants, and these more."""
+        """A Triton function that may name any of the constants and those in `more`."""
         return kernel(name, arguments, doc, body, {**self.constants, **more})
 
 

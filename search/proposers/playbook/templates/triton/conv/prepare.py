@@ -14,7 +14,7 @@ from search.proposers.playbook.templates.triton.pieces import (
 PACK_BLOCK = 1024
 COPY_BLOCK = 2048
 FOLD_ELEMENTS = 8192
-"""Elements that one program moves at most."""
+"""The most elements that one program moves."""
 
 
 def preparation(plan: Plan) -> tuple[list[str], str]:
@@ -66,7 +66,7 @@ def preparation(plan: Plan) -> tuple[list[str], str]:
 
 
 def _as_part(function: str) -> str:
-    """A kernel as part of a merged one: its program's number becomes its first argument, `job`."""
+    """A kernel as a part of a merged one: the argument `job` replaces the program's number."""
     return function.replace("tl.program_id(0)", "job").replace("(", "(job, ", 1)
 
 
@@ -110,7 +110,7 @@ def _pack(plan: Plan) -> str:
 
 
 def _copy(plan: Plan, elements: int) -> str:
-    """The input in the operands' dtype, with a border of zeros where it is to be padded."""
+    """The input in the operands' dtype, with a border of zeros if it is padded."""
     start = "tl.program_id(0)" + (".to(tl.int64)" if elements >= INT32_LIMIT else "")
     place = f"place = {start} * BLOCK + tl.arange(0, BLOCK)"
     if plan.input == "half":
@@ -135,10 +135,8 @@ def _copy(plan: Plan, elements: int) -> str:
 
 
 def _fold(plan: Plan) -> tuple[str, int]:
-    """The input as [N][HD][WD][channel, row and column in stride] in float16; and how many programs.
-
-    One program folds one row of pixels, or a group of its elements where there are many.
-    """
+    """The kernel that writes the input as [N][HD][WD][channel, row and column in stride] in float16, and its
+    number of programs. One program folds one row of pixels, or a part of a long one."""
     s = plan.sizes
     cols, stride = power_of_two(plan.wd), s["stride_w"]
     lines = power_of_two(ceil_div(plan.depth_elements, stride))
@@ -189,7 +187,7 @@ def _fold_whole_lines(image: str, start: str) -> str:
 
 
 def _fold_by_element(image: str) -> str:
-    """Lines that set `value` for any stride: each element from where it comes."""
+    """Lines that set `value` for any stride, element by element."""
     return join(
         f"""
         c = element // (STRIDE_H * STRIDE_W)
