@@ -101,7 +101,7 @@ class OptimizeConfig(SearchesConfig):
     seed: int = option(0, "seed of the weights, the inputs and every random choice of the searches")
     top: int = option(20, "rows of the printed table")
     targets: int = option(8, "maximum number of problems to search kernels for")
-    least_gain: float = option(0.005, "least end-to-end speedup that a problem must make possible, minus 1")
+    least_gain: float = option(0.005, "smallest end-to-end gain worth a problem; 0.005: 0.5 %")
     compared: int = option(5, "sets of weights and inputs on which the two models are compared")
     turns: int = option(15, "timing readings for each way of running the model")
     compile: str = option("all", "torch.compile modes to time: none | default | all (adds max-autotune)")
