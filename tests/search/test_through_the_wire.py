@@ -158,6 +158,7 @@ def test_code_is_found_without_a_fence_and_among_several(tmp_path: Path, wire: s
     assert state_of(path).spent.failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", list(WIRES))
 def test_an_idea_that_repeats_an_old_one_is_asked_for_again_once(tmp_path: Path, wire: str) -> None:
     def script(asked: Asked, before: int) -> Reply:

@@ -84,6 +84,7 @@ def test_a_file_without_a_kernel(tmp_path: Path) -> None:
         override({"aten.relu.out": path})
 
 
+@pytest.mark.slow
 def test_functions_with_equal_sources_are_distinct() -> None:
     def times(factor: int) -> Override:
         return override({"aten.relu": lambda x: x * factor})

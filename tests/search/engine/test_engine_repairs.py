@@ -47,6 +47,7 @@ def test_repairs_stay_within_the_evaluations(tmp_path: Path) -> None:
     assert all(variant.evaluation for variant in state_of(path).tree.variants.values())
 
 
+@pytest.mark.slow
 def test_a_run_with_repairs_cut_anywhere_loses_none(tmp_path: Path) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
     search(path, rounds=2, repairs=1)

@@ -48,6 +48,7 @@ def test_the_questions_for_code_and_repair(capsys: pytest.CaptureFixture[str]) -
     assert FAILED.evaluation.log in text
 
 
+@pytest.mark.slow
 def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
     first = shown(capsys, f"run={RUN}", "call=000001")
     assert "Propose 2 optimisation ideas" in first

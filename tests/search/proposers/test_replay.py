@@ -73,6 +73,7 @@ def test_elsewhere_every_recorded_kernel_is_evaluated_all_the_same(tmp_path: Pat
     assert [idea.text for idea in before.ideas.values()] == [idea.text for idea in after.ideas.values()]
 
 
+@pytest.mark.slow
 def test_an_interrupted_replay_resumes(tmp_path: Path) -> None:
     recorded = recording(tmp_path / "recorded")
     whole = (recorded / "journal.jsonl").read_text().splitlines(keepends=True)

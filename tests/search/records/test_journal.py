@@ -173,6 +173,7 @@ def test_a_newer_journal_is_refused_in_one_line(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_large_journal_opens_soon(tmp_path: Path) -> None:
     """A tenth of the 10,000 variants that `benchmarks/engine_overhead.py` opens within 5 s; counted is CPU
     time."""

@@ -21,12 +21,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_it_writes_into_the_run_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
     assert (folder / "report.html").stat().st_size > 4_000_000
 
 
+@pytest.mark.slow
 def test_a_recording_by_its_name_into_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_run_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "report.html" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_continues_without_the_report_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

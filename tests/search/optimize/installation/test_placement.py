@@ -6,6 +6,8 @@ import random
 import time
 from itertools import chain, combinations
 
+import pytest
+
 from search.optimize.extraction.record import ExtractedProblem, Place
 from search.optimize.installation.placement import assign_places
 
@@ -39,6 +41,7 @@ def test_two_kernels_for_one_that_saves_less_than_both() -> None:
     assert calls_of({**saved, "activation": 0.9}, whole, product, activation) == {"whole": [(0, 1)]}
 
 
+@pytest.mark.slow
 def test_the_choice_is_close_to_the_best() -> None:
     rng, shares = random.Random(0), []
     for _ in range(30):

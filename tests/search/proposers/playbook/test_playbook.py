@@ -132,6 +132,7 @@ def test_no_idea_is_had_twice(tree: Tree) -> None:
     assert len(set(states)) == len(states)
 
 
+@pytest.mark.slow
 def test_every_idea_has_variants_and_a_fitting_category(tree: Tree) -> None:
     for idea in tree.ideas.values():
         plan = plan_of(idea)
@@ -145,11 +146,13 @@ def test_every_idea_has_variants_and_a_fitting_category(tree: Tree) -> None:
         assert idea.text.endswith(".")
 
 
+@pytest.mark.slow
 def test_later_rounds_retune_and_cross_over(tree: Tree) -> None:
     moves = {name for idea in tree.ideas.values() for name in plan_of(idea).moves}
     assert {NAIVE, RETUNE, CROSS_OVER} <= moves
 
 
+@pytest.mark.slow
 def test_variants_carry_out_their_plan(tree: Tree) -> None:
     for idea in tree.ideas.values():
         plan = plan_of(idea)
@@ -159,6 +162,7 @@ def test_variants_carry_out_their_plan(tree: Tree) -> None:
             assert stamp[2] in plan.settings()
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_searches() -> None:
     first, second, other = (search(CONV, rounds=3, rng=seed) for seed in (1, 1, 2))
     assert list(first.variants) == list(second.variants)
@@ -214,6 +218,7 @@ def test_it_builds_on_kernels_whose_knobs_it_can_read(tmp_path: Path) -> None:
     assert not playbook.extends(conv, shipped["conv2d/cpp"])
 
 
+@pytest.mark.slow
 def test_seeds_of_another_operation_or_with_knobs_of_another_version_are_foreign() -> None:
     naive = implement(PROBLEMS["matmul"], propose(PROBLEMS["matmul"])[0])[0]
     assert plan_of(propose(CONV, Seed(id="matmul", kernel=naive))[0]).moves == (NAIVE,)
@@ -224,6 +229,7 @@ def test_seeds_of_another_operation_or_with_knobs_of_another_version_are_foreign
         assert plan_of(propose(CONV, Seed(id="old", kernel=old))[0]).moves == (NAIVE,)
 
 
+@pytest.mark.slow
 def test_implement_needs_the_record_alone() -> None:
     for idea in propose(CONV):
         record = json.loads(json.dumps(asdict(idea)))
@@ -254,6 +260,7 @@ def outcome(idea: Idea, kernel_ms: float | None) -> Outcome:
     return Outcome(idea=idea, best=variant if kernel_ms else None, variants=(variant,))
 
 
+@pytest.mark.slow
 def test_moves_that_paid_come_earlier_and_moves_that_failed_later() -> None:
     ideas = propose(CONV, ideas=60, noise=0)
     naive, singles = (
