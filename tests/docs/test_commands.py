@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (campaign / "overrides.yaml").write_text("- suite=shipped\n- budget.evaluations=10\n")
     optimize = place / "outputs/optimize" / STAMP / ".hydra"
     optimize.mkdir(parents=True)
-    (optimize / "overrides.yaml").write_text("- model=my_model.py\n- device=cpu\n")
+    (optimize / "overrides.yaml").write_text("- model.name=my_model.py\n- device=cpu\n")
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 

@@ -281,7 +281,7 @@ def test_the_card(harvested: Path) -> None:
         (["format=sft", "out={new}", "runs={here}"], "no run was found below"),
         (["format=sft", "out={new}", "runs={here}/nowhere"], "nowhere is not a folder"),
         (["format=kernelbook", "out={new}", f"runs={RECORDING}"], "no row of format kernelbook (runs 1,"),
-        (["format=sft", "out={new}", "splits.test=1"], "leave some for training"),
+        (["format=sft", "out={new}", "splits.test=1"], "leave a share for training"),
         (["format=sft", "out={new}", "splits.test=x"], "splits.test is x; it must be a number"),
         (["format=sft", "out={new}", "duplicates.threshold=0"], "duplicates.threshold is 0"),
         (["format=sft", "out={new}", "decontaminate=kernelbunch"], "did you mean kernelbench?"),
