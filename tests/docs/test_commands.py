@@ -20,6 +20,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, examples
 from tests.evaluators.catalogue import sample
 from tests.ideatree.test_interface import REFERENCE, SOURCE
 from tests.search.compare.compared import compared
+from tests.search.optimize.profiling.test_profile import SOFTMAX, profile
 
 NAMES = {module: name for name, (module, _) in COMMANDS.items()}
 MODULE = r"(?:\.venv/bin/)?python -m ([\w.]+)"
@@ -64,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     optimize = place / "outputs/optimize" / STAMP / ".hydra"
     optimize.mkdir(parents=True)
     (optimize / "overrides.yaml").write_text("- model.name=my_model.py\n- device=cpu\n")
+    (optimize.parent / "profile.json").write_text(json.dumps(profile(SOFTMAX).to_json()))
     (run / "model_calls.jsonl").write_text(json.dumps(call) + "\n")
     return place
 
