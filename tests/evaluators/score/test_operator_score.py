@@ -230,14 +230,14 @@ def test_evaluations_before_an_interrupt_are_in_the_tables(
 def test_an_operator_that_cannot_be_opened_is_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = operators.load_problem
+    plain = operators.load_operator
 
     def opened(name: str, **how: Any) -> Problem:
         if name.endswith("relu_.default") or "bfloat15" in str(how):
             raise ValueError("it cannot be made")
         return plain(name, **how)
 
-    monkeypatch.setattr(operators, "load_problem", opened)
+    monkeypatch.setattr(operators, "load_operator", opened)
     only = "only=[aten.relu_.default,aten.add.Tensor]"
     call = [f"operators={folder}", "suite=operators/traced", only, *QUICK]
     assert score.main([*call, "problem.libraries=any"]) == 1

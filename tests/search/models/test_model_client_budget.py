@@ -90,7 +90,7 @@ class WatchedBudget(Budget):
     def check(self) -> None:
         for name in ("calls", "tokens", "dollars"):
             cap = getattr(self, name)
-            spent, reserved = getattr(self, f"{name}_spent"), getattr(self, f"{name}_reserved")
+            spent, reserved = getattr(self.cost_spent, name), getattr(self.cost_reserved, name)
             assert spent >= 0
             assert reserved >= 0
             assert cap is None or spent + reserved <= cap, name
