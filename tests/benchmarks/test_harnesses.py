@@ -114,7 +114,7 @@ def test_their_half(clone: Path) -> None:
     assert (integers, verdicts.pop("right")) == ("", YES)
     assert verdicts == dict.fromkeys(["wrong", "slow", "dead", "late", "vandal"], NO)
     assert found["dead"][1] == "it died"
-    assert found["late"][1] == "nothing after 12 s"
+    assert found["late"][1] == "no result after 12 s"
     assert found["integers"][1].startswith("cannot judge the problem")
 
 
