@@ -53,8 +53,8 @@ MOVES = (
     ),
     Move(
         name="online in lanes",
-        text="Make it one statistics pass and one output pass: each lane keeps a running maximum and a "
-        "rescaled sum of its own over the row, in tiles of several 16-byte loads, and lanes are "
+        text="Make it one statistics pass and one output pass: each lane keeps its own running maximum and "
+        "rescaled sum over the row, in tiles of several 16-byte loads, and lanes are "
         "combined once at the end.",
         category=Category.CONTROL_FLOW,
         gain=2.0,
