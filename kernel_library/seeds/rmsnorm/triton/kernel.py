@@ -1,7 +1,7 @@
 """RMSNorm over the last dimension in Triton.
 
 A short row is kept in registers, and one warp takes several. Longer rows are read twice, backwards the second
-time and mostly from the caches: this keeps so many more rows in flight that it is faster than registers.
+time and mostly from the caches: this keeps enough additional rows in flight that it is faster than registers.
 """
 
 import torch
