@@ -10,12 +10,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import json_repair
+from markdown_it import MarkdownIt
+from rapidfuzz import fuzz, process
+
 from evaluators.records.problem import Kernel, language_of
 from search.records.tree import Category, Idea
 
-FENCE = re.compile(
-    r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
+IMPORT = re.compile(r"(import|from) \w")
+INCLUDE = re.compile(r"^\s*#\s*include\b", re.MULTILINE)
+THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+EDIT = re.compile(
+    r"^<{5,9} ?SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.MULTILINE | re.DOTALL
 )
+"""An edit in an answer: the text to replace, and the text that replaces it."""
+
+BLOCKS = MarkdownIt().disable("inline")  # which is slow for odd texts, and says nothing of blocks
+
+TEXT_NAMES = ("text", "idea", "hypothesis", "description")
+MOST_BRACKETS = 10_000
 NO_CODE = "the answer has no code"
 
 
@@ -47,29 +61,21 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
-    """The ideas of an answer that follows the schema; at least one."""
-    import jsonschema
-
-    data = _json(text)
-    try:
-        jsonschema.validate(data, schema)
-    except jsonschema.ValidationError as error:
-        place = "/".join(str(part) for part in error.absolute_path)
-        where = f" at {place}" if place else ""
-        raise ValueError(f"the JSON does not follow the schema{where}: {error.message}") from error
-    ideas = [
-        Sketch(
-            text=" ".join(each["text"].split()),
-            category=Category(each["category"]),
-            expected=" ".join(each["expected_effect"].split()),
-            library_entry=each["library_entry"],
-        )
-        for each in data["ideas"]
-    ]
-    if not any(idea.text for idea in ideas):
-        raise ValueError("the answer has no idea")
-    return [idea for idea in ideas if idea.text]
+def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
+    """The ideas of an answer; at least one. What a person could read is read: JSON with small faults, in
+    prose or a code block, a bare list, other spellings of a category. An idea without a text is left out,
+    and so is the last one of an answer that was cut off."""
+    reason = ""
+    for candidate in _json_candidates(_without_thinking(text)):
+        try:
+            items = _items(_json(candidate))
+        except ValueError as error:
+            reason = reason or str(error)
+            continue
+        if ideas := [sketch for each in items if (sketch := _sketch(each, entry_ids))]:
+            return ideas
+        reason = "the answer has no idea: each needs a `text`"
+    raise ValueError(reason or "the answer is not JSON")
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:
@@ -92,18 +98,76 @@ def kernel_answer(kernel: Kernel) -> str:
     return f"```python\n{kernel.source.strip()}\n```"
 
 
-def read_kernel(text: str) -> Kernel:
-    """The kernel of an answer: the last complete file among its code blocks or, without a code block, the
-    text itself."""
-    blocks = [match[2] for match in FENCE.finditer(text)] or [text]
+def read_kernel(text: str, seed: str = "") -> Kernel:
+    """The kernel of an answer: the last complete file among its code blocks, the file that edits make of
+    the source `seed`, or, without a code block, the part of the text that is a file."""
+    text = _without_thinking(text)
+    if seed and (edits := EDIT.findall(text)):
+        return _kernel(edited(seed, edits))
     reason = NO_CODE
-    for block in reversed(blocks):
+    for block in reversed(code_blocks(text) or [_unfenced(text)]):
         found = _why_not(block)
         if found is None:
-            source = block.strip() + "\n"
-            return Kernel(source=source, language=language_of(source))
+            return _kernel(block)
         reason = found if "class ModelNew" in block or reason == NO_CODE else reason
     raise ValueError(reason)
+
+
+def edited(source: str, edits: Sequence[tuple[str, str]]) -> str:
+    """The source after replacing, one after another, each text that stands in it exactly once. Raises
+    ValueError, naming the edit and the closest place, for another text."""
+    for number, (old, new) in enumerate(edits, 1):
+        if (count := source.count(old)) == 1 and old:
+            source = source.replace(old, new)
+        elif count:
+            raise ValueError(f"edit {number}: its SEARCH text occurs {count} times; add lines around it")
+        else:
+            raise ValueError(f"edit {number}: its SEARCH text does not occur; {_closest(source, old)}")
+    if reason := _why_not(source):
+        raise ValueError(f"after the edits, {reason}")
+    return source
+
+
+def code_blocks(text: str) -> list[str]:
+    """The contents of all fenced code blocks, whatever their fence, its length and its indentation."""
+    blocks = []
+    for token in BLOCKS.parse(text):
+        if token.type == "fence":
+            blocks.append(token.content)
+        elif token.type == "code_block" and FENCE.search(token.content):
+            blocks += code_blocks(token.content)  # fences indented by four spaces or more
+    return blocks
+
+
+def _kernel(source: str) -> Kernel:
+    source = source.strip() + "\n"
+    return Kernel(source=source, language=language_of(source))
+
+
+def _closest(source: str, wanted: str) -> str:
+    """Names the line of a source that is most like the first line of a text."""
+    first = next((line.strip() for line in wanted.splitlines() if line.strip()), "")
+    lines = source.splitlines()
+    found = process.extractOne(first, lines, scorer=fuzz.ratio) if first else None
+    return f"the closest line is {found[2] + 1}: {found[0].strip()}" if found else "it is empty"
+
+
+def _unfenced(text: str) -> str:
+    """The part of a text without fences that is a Python file: from the first import up to where prose
+    begins again. The whole text if no part is."""
+    lines = text.splitlines()
+    start = next((n for n, line in enumerate(lines) if IMPORT.match(line)), 0)
+    part = lines[start:]
+    while part:
+        try:
+            ast.parse("\n".join(part))
+        except SyntaxError as error:
+            part = part[: max(0, min(error.lineno or 0, len(part)) - 1)]
+        except ValueError:
+            break
+        else:
+            return "\n".join(part)
+    return text
 
 
 def _why_not(source: str) -> str | None:
@@ -112,21 +176,80 @@ def _why_not(source: str) -> str | None:
         return NO_CODE
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if INCLUDE.search(source) and "import" not in source:
+            return (
+                "the code is C++ or CUDA alone; put it into a string of a Python file that compiles it with "
+                "load_inline and defines class ModelNew"
+            )
         return f"the code is not Python: {error}"
     if any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
         return None
     return "the code defines no class ModelNew"
 
 
+def _without_thinking(text: str) -> str:
+    """An answer without the thoughts that some models write before it."""
+    return THOUGHTS.sub("", text).strip("\n")
+
+
+def _json_candidates(text: str) -> list[str]:
+    """Where the JSON of an answer may be: code blocks, the last first, then the text itself, and what stands
+    between its outermost brackets."""
+    found = [*reversed(code_blocks(text)), text]
+    for opening, closing in ("{}", "[]"):
+        if (start := text.find(opening)) >= 0:
+            found.append(text[start : text.rfind(closing) + 1] or text[start:])
+    return found
+
+
 def _json(text: str) -> Any:
-    """The JSON of an answer: bare, in a code block, or surrounded by text."""
-    candidates = [text, *(match[2] for match in FENCE.finditer(text))]
-    candidates.append(text[text.find("{") : text.rfind("}") + 1])
-    reason = "the answer is not JSON"
-    for candidate in candidates:
-        try:
-            return json.loads(candidate)
-        except ValueError as error:
-            reason = f"the answer is not JSON: {error}"
-    raise ValueError(reason)
+    """The JSON of a text, with its small faults mended. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = ValueError(f"the answer is not JSON: {error}")
+    text = text.strip()
+    if not text.startswith(("{", "[")) or text.count("[") + text.count("{") > MOST_BRACKETS:
+        raise reason
+    found = json_repair.loads(text, skip_json_loads=True)
+    items = _items(found)
+    if items and not text.endswith(("}", "]")):
+        items = items[:-1]  # cut off in the middle of the last one
+    if not items:
+        raise reason
+    return items
+
+
+def _items(data: Any) -> list[Any]:
+    """The ideas in JSON: a list, the list of an object, or a single idea."""
+    if isinstance(data, dict):
+        lists = (
+            [data["ideas"]] if "ideas" in data else [each for each in data.values() if isinstance(each, list)]
+        )
+        data = lists[0] if len(lists) == 1 and "text" not in data else [data]
+    return data if isinstance(data, list) else [data]
+
+
+def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
+    """The idea in an item of an answer; None if it has no text."""
+    stated = item if isinstance(item, dict) else {"text": item}
+    text = next((stated[name] for name in TEXT_NAMES if stated.get(name)), "")
+    if not isinstance(text, str) or not text.strip():
+        return None
+    expected, entry = stated.get("expected_effect") or "", stated.get("library_entry")
+    return Sketch(
+        text=" ".join(text.split()),
+        category=_category(stated.get("category")),
+        expected=" ".join(str(expected).split()),
+        library_entry=entry if isinstance(entry, str) and entry in entry_ids else "",
+    )
+
+
+def _category(stated: object) -> Category:
+    """The category whose words are closest to those stated; without a close one, the broadest."""
+    words = " ".join(re.findall(r"[a-z]+", str(stated or "").lower()))
+    found = process.extractOne(
+        words, [each.value for each in Category], scorer=fuzz.token_set_ratio, score_cutoff=60
+    )
+    return Category(found[0]) if found else Category.COMPUTE

@@ -241,10 +241,10 @@ class LLMProposer:
     ) -> list[Sketch]:
         """At most `count` ideas from one model. Raises CallFailed or BudgetSpent."""
         question = self.ideas_question(problem, expansion, history, count, turned_down)
-        schema = dict(question.schema or {})
+        entries = [entry.id for entry in self._context.entries] if self._library else []
         try:
             sketches = await self._context.model_client.ask(
-                self._models[name], question, lambda text: read_ideas(text, schema)
+                self._models[name], question, lambda text: read_ideas(text, entries)
             )
         except CallFailed as error:
             self._note(name, error)

@@ -18,7 +18,7 @@ from search.harvest.formats.preference import Preference
 from search.harvest.formats.repair import Repair
 from search.harvest.formats.sft import Sft
 from search.prompt import __main__ as prompt
-from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel
+from search.proposers.llm.answers import read_ideas, read_kernel
 from search.recordings.verdicts import RECORDINGS
 from search.records.journal import replay
 from search.records.run_state import rebuild
@@ -94,7 +94,7 @@ def test_a_preference_is_between_kernels_or_between_ideas() -> None:
                 assert row["chosen_idea"] in text(row["prompt"])
                 continue
             idea = tree[row["run"]].ideas[tree[row["run"]].variants[variant].idea]
-            (stated,) = read_ideas(answer["content"], ideas_schema(idea.parent, [idea.builds_on]))
+            (stated,) = read_ideas(answer["content"], [idea.builds_on])
             assert (stated.text, stated.category) == (row[f"{side}_idea"], idea.category)
             assert "Propose 1 optimisation idea for" in text(row["prompt"])
             assert idea.text not in text(row["prompt"]), "the prompt would contain the answer"

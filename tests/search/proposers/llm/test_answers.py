@@ -1,6 +1,10 @@
+"""Answers as models write them: whatever a person could read is read, and what cannot be read is refused with
+a reason that the model can act on."""
+
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 
@@ -8,62 +12,145 @@ from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel
 from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
-SCHEMA = ideas_schema("seed1", ["entry1"])
+ENTRIES = ["entry1"]
 KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+TWO = ideas_answer("Tile it.", "Fuse\nit.", seed="seed1", category="control flow and loops")
+BARE = json.dumps(json.loads(TWO)["ideas"])
+ONE = json.dumps(json.loads(TWO)["ideas"][0])
+PLAIN = '{{"text": "{}", "category": "control flow and loops", "expected_effect": "faster"}}'
 
 
-def fenced(code: str, language: str = "python") -> str:
-    return f"```{language}\n{code.rstrip()}\n```\n"
+def fenced(code: str, language: str = "python", fence: str = "```") -> str:
+    return f"{fence}{language}\n{code.rstrip()}\n{fence}\n"
+
+
+def items(*texts: str, sep: str = ", ") -> str:
+    return sep.join(PLAIN.format(text) for text in texts)
+
+
+IDEAS = {
+    "bare": TWO,
+    "fenced": fenced(TWO, "json"),
+    "fenced without a language": fenced(TWO, ""),
+    "tildes": fenced(TWO, "json", "~~~"),
+    "four backticks": fenced(TWO, "json", "````"),
+    "an indented fence": textwrap.indent(fenced(TWO, "json"), "      "),
+    "a fence in a list": "1. Here:\n\n" + textwrap.indent(fenced(TWO, "json"), "   "),
+    "an unclosed fence": f"```json\n{TWO}",
+    "in prose": f"Gladly! Here they are:\n{TWO}\nGood luck.",
+    "after code": f"{fenced('x = 1')}\n{fenced(TWO, 'json')}",
+    "the last of two drafts": fenced(ideas_answer("Old.", seed=""), "json")
+    + "Better:\n"
+    + fenced(TWO, "json"),
+    "after thoughts": f"<think>Maybe {ideas_answer('no', seed='')}?</think>\n{TWO}",
+    "after thoughts whose opening tag is the prompt's": f"Maybe {{}}?\n</think>\n\n{TWO}",
+    "a bare list": BARE,
+    "a bare list in prose": f"My ideas are: {BARE}. That is all.",
+    "a trailing comma": f'{{"ideas": [{items("Tile it.", "Fuse it.")},]}}',
+    "a trailing comma in an object": TWO.replace("}", ",}", 1),
+    "comments": f'{{"ideas": [ // two\n{items("Tile it.", "Fuse it.")}]}}',
+    "single quotes": TWO.replace('"', "'"),
+    "a raw line break": f'{{"ideas": [{items("Tile it.")}, {PLAIN.format("Fuse" + chr(10) + "it.")}]}}',
+    "an extra key": f'{{"analysis": "memory bound", "ideas": [{items("Tile it.", "Fuse it.")}]}}',
+    "an extra key of an idea": TWO.replace('"text"', '"risk": 3, "text"'),
+    "another name of the list": f'{{"optimisations": [{items("Tile it.", "Fuse it.")}]}}',
+    "another name of the text": TWO.replace('"text"', '"idea"'),
+    "another seed": TWO.replace("seed1", "another"),
+    "an unknown library entry": TWO.replace('"library_entry": ""', '"library_entry": "made up"'),
+    "null for a library entry": TWO.replace('"library_entry": ""', '"library_entry": null'),
+    "a number as the effect": TWO.replace('"faster"', "1.3"),
+    "another spelling of the category": TWO.replace("control flow and loops", "Control_Flow & Loops"),
+    "a bad one between two": f'{{"ideas": [{items("Tile it.")}, {{"category": 3}}, {items("Fuse it.")}]}}',
+    "cut off in a third": f'{{"ideas": [{items("Tile it.", "Fuse it.")}, {{"text": "Half an ide',
+}
+
+
+@pytest.mark.parametrize("text", IDEAS.values(), ids=IDEAS.keys())
+def test_ideas_that_a_person_could_read_are_read(text: str) -> None:
+    first, second = read_ideas(text, ENTRIES)
+    assert (first.text, first.category) == ("Tile it.", Category.CONTROL_FLOW)
+    assert (second.text, second.library_entry) == ("Fuse it.", "")
+
+
+@pytest.mark.parametrize("text", [ONE, f"[{ONE}]", fenced(ONE, "json"), '["Tile it."]'])
+def test_one_idea(text: str) -> None:
+    assert [each.text for each in read_ideas(text, ENTRIES)] == ["Tile it."]
 
 
 @pytest.mark.parametrize(
-    "wrap",
+    ("stated", "category"),
     [
-        lambda text: text,
-        lambda text: fenced(text + "\n", "json"),
-        lambda text: f"Gladly! Here they are:\n{text}\nGood luck.",
-        lambda text: f"{fenced('x = 1')}\n{fenced(text + chr(10), 'json')}",
+        ("Memory Access", Category.MEMORY),
+        ("memory", Category.MEMORY),
+        ("latency hiding", Category.LATENCY),
+        ("Async / latency", Category.LATENCY),
+        ("precision", Category.PRECISION),
+        ("data-type", Category.PRECISION),
+        ("Occupancy", Category.PARALLELISM),
+        ("COMPUTE", Category.COMPUTE),
+        ("loops", Category.CONTROL_FLOW),
+        ("tiling", Category.COMPUTE),
+        (None, Category.COMPUTE),
+        (7, Category.COMPUTE),
     ],
 )
-def test_ideas_are_found_wherever_the_json_stands(wrap: object) -> None:
-    assert callable(wrap)
-    text = wrap(ideas_answer("Tile it.", "Fuse\nit.", seed="seed1", category="control flow and loops"))
-    first, second = read_ideas(text, SCHEMA)
-    assert (first.text, first.category, first.expected) == ("Tile it.", Category.CONTROL_FLOW, "faster")
-    assert second.text == "Fuse it."
+def test_categories_are_normalised(stated: object, category: Category) -> None:
+    (idea,) = read_ideas(json.dumps({"ideas": [{"text": "a", "category": stated}]}), ENTRIES)
+    assert idea.category is category
+
+
+def test_a_known_library_entry_is_kept() -> None:
+    (idea,) = read_ideas(TWO.replace('"library_entry": ""', '"library_entry": "entry1"'), ENTRIES)[:1]
+    assert idea.library_entry == "entry1"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("", "is not JSON"),
         ("Sorry, I have no idea.", "is not JSON"),
         ('{"ideas": [{"text": "cut o', "is not JSON"),
-        ("[]", "does not follow the schema"),
+        ("[]", "has no idea"),
+        ("7", "has no idea"),
+        ("null", "has no idea"),
         ('{"ideas": []}', "has no idea"),
+        ('{"ideas": {}}', "has no idea"),
+        ('{"error": "overloaded"}', "has no idea"),
         (ideas_answer(" ", seed="seed1"), "has no idea"),
-        (ideas_answer("a", seed="seed1", category="magic"), "ideas/0/category"),
-        (ideas_answer("a", seed="another"), "ideas/0/seed"),
-        (json.dumps({"ideas": [{"text": "a"}]}), "ideas/0"),
+        (json.dumps({"ideas": [{"text": ["a"]}]}), "has no idea"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"ideas":' * 100_000, "is not JSON"),
     ],
 )
-def test_ideas_that_cannot_be_used(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_ideas(text, SCHEMA)
+def test_ideas_that_cannot_be_used(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_ideas(text, ENTRIES)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        fenced(KERNEL),
-        fenced(KERNEL, ""),
-        KERNEL,
-        f"First this:\n\n{fenced('pip install x', 'bash')}\nthen\n\n{fenced(KERNEL)}Done.",
-        f"{fenced(KERNEL)}\nUse it so:\n\n{fenced('model = ModelNew()')}",
-        f"```python\n{KERNEL}",  # the fence was never closed
-        f"{fenced(KERNEL.replace('pass', 'first = 1'))}\nBetter:\n{fenced(KERNEL)}",
-    ],
-)
+CPP = 'extern "C" void f(float *x) { x[0] = 1; }'
+KERNELS = {
+    "fenced": fenced(KERNEL),
+    "without a language": fenced(KERNEL, ""),
+    "py": fenced(KERNEL, "py"),
+    "tildes": fenced(KERNEL, "python", "~~~"),
+    "four backticks": fenced(KERNEL, "python", "````"),
+    "an info string": fenced(KERNEL, 'python title="kernel.py"'),
+    "an indented fence": textwrap.indent(fenced(KERNEL), "     "),
+    "a fence in a list": "1. This:\n\n" + textwrap.indent(fenced(KERNEL), "   "),
+    "windows line ends": fenced(KERNEL).replace("\n", "\r\n"),
+    "no fence": KERNEL,
+    "no fence, in prose": f"Here is the kernel, which tiles.\n\n{KERNEL}\nIt should be faster, I think.\n",
+    "after a command": f"First this:\n\n{fenced('pip install x', 'bash')}\nthen\n\n{fenced(KERNEL)}Done.",
+    "before its use": f"{fenced(KERNEL)}\nUse it so:\n\n{fenced('model = ModelNew()')}",
+    "before C++": f"{fenced(KERNEL)}\nThe inner part alone:\n\n{fenced(CPP, 'cpp')}",
+    "an unclosed fence": f"```python\n{KERNEL}",
+    "the last of two": f"{fenced(KERNEL.replace('pass', 'first = 1'))}\nBetter:\n{fenced(KERNEL)}",
+    "before one that was cut off": f"{fenced(KERNEL)}\nOr:\n```python\nimport torch\nclass ModelNew(to",
+    "after thoughts": f"<think>\n{fenced(KERNEL.replace('pass', 'draft = 1'))}</think>\n{fenced(KERNEL)}",
+}
+
+
+@pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS.keys())
 def test_the_kernel_is_found(text: str) -> None:
     kernel = read_kernel(text)
     assert (kernel.source, kernel.language) == (KERNEL, "cpp")
@@ -74,15 +161,60 @@ def test_the_language_is_that_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("", "no code"),
         ("I cannot help with that.", "not Python"),
         (fenced("class Model: pass\n"), "no class ModelNew"),
         (fenced("class ModelNew:\n    def forward(self:\n"), "not Python"),
         (fenced("x = 1\n") + fenced("class ModelNew(\n"), "not Python"),
+        (fenced("#include <torch/extension.h>\nint f() { return 08; }", "cpp"), "C\\+\\+ or CUDA alone"),
     ],
 )
-def test_code_that_cannot_be_used(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_code_that_cannot_be_used(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         read_kernel(text)
+
+
+LONG = KERNEL.replace("pass", "def forward(self, x):\n        y = x + 1\n        return y + 1")
+
+
+def edit(old: str, new: str) -> str:
+    return f"<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+
+
+def test_edits_are_applied_to_the_seed() -> None:
+    both = edit("        y = x + 1", "        y = x + 2") + "\nand\n" + edit("return y + 1", "return y")
+    for text in (both, fenced(both, "diff"), f"<think>{edit('a', 'b')}</think>{both}"):
+        source = read_kernel(text, LONG).source
+        assert source == LONG.replace("x + 1", "x + 2").replace("return y + 1", "return y")
+
+
+def test_a_whole_file_is_taken_where_a_seed_could_be_edited() -> None:
+    assert read_kernel(fenced(KERNEL), LONG).source == KERNEL
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [
+        (
+            edit("        y = x + 3", "y"),
+            "edit 1: its SEARCH text does not occur; the closest line is 6: y = x",
+        ),
+        (edit("        return y + 1", "        return y") + edit("+ 7", ""), "edit 2: .* does not occur"),
+        (edit("", "y"), "edit 1: its SEARCH text"),
+        (edit("+ 1", "+ 2"), "edit 1: its SEARCH text occurs 2 times"),
+        (
+            edit("class ModelNew(torch.nn.Module):", "class Model:"),
+            "after the edits, the code defines no class ModelNew",
+        ),
+    ],
+)
+def test_edits_that_do_not_fit(edits: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_kernel(edits, LONG)
+
+
+def test_the_schema_names_the_seed_and_the_entries() -> None:
+    fields = ideas_schema("seed1", ENTRIES)["properties"]["ideas"]["items"]["properties"]
+    assert (fields["seed"]["enum"], fields["library_entry"]["enum"]) == (["seed1"], ["", "entry1"])
