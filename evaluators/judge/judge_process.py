@@ -33,7 +33,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import re
 import sys
 import time
@@ -59,6 +58,7 @@ from evaluators.reference.judging_power import audit
 from evaluators.reference.loading import assigned_names
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
+from evaluators.system.author_facts import cpu_name, toolchain
 from evaluators.system.channel import Channel, ChannelClosed, Message
 
 logger = logging.getLogger(__name__)
@@ -307,8 +307,9 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
         "buffer_bytes": session.buffers.memory.numel(),
         "baseline_bytes": session.memory.baseline_bytes,
         **session.limits.facts(),
-        "device": _cpu_name(),
+        "device": cpu_name(),
         "torch": str(torch.__version__),
+        **toolchain(session.device),
     }
     if session.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -319,14 +320,6 @@ def _facts(session: ReferenceSession) -> dict[str, Any]:
             if hasattr(properties, name):
                 facts[name] = getattr(properties, name)
     return facts
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()}, {os.cpu_count()} cores"
-    return f"CPU, {os.cpu_count()} cores"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 from evaluators.records.problem import Problem
 from search.harvest.rows import Column, columns
+from search.proposers.llm.evidence import Evidence
 from search.proposers.llm.prompts import Prompts
 from search.records.tree import Idea, Outcome, Seed, Variant
 
@@ -37,13 +38,13 @@ class Brief:
 
 def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
     """The prompt for the first and only variant of the idea."""
-    prompt = _prompts().code(problem, brief.facts, brief.idea, brief.seed, brief.entry, (), 1, 1)
+    prompt = _prompts().code(problem, brief.facts, brief.idea, brief.seed, brief.entry, Evidence(), (), 1, 1)
     return _asked(prompt)
 
 
 def asks_for_repair(problem: Problem, brief: Brief, failed: Variant) -> list[Message]:
     """The prompt to repair a failed variant."""
-    return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed))
+    return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed, Evidence()))
 
 
 def asks_for_idea(
@@ -51,7 +52,7 @@ def asks_for_idea(
 ) -> list[Message]:
     """The prompt for one idea for the brief's seed, given the history and the library entries; the brief's
     idea is not shown."""
-    return _asked(_prompts().ideas(problem, brief.facts, brief.seed, history, entries, 1))
+    return _asked(_prompts().ideas(problem, brief.facts, brief.seed, Evidence(history, entries), entries, 1))
 
 
 def conversation(prompt: list[Message], answer: str) -> dict[str, Any]:

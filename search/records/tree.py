@@ -86,6 +86,9 @@ class Idea:
         model: The language model that had the idea, if any.
         known_ideas: Ids of the ideas that the proposer was shown.
         expected: The effect that the proposer expects, in its words.
+        predicted_gain: The gain that it expects: how many times as fast as the parent; 0 if it gave none.
+        refuted_by: The result that would refute the idea; "" if it named none.
+        variant_plans: What distinguishes each of its variants.
         builds_on: The id of a library entry that the idea uses in addition to its parent; "" for none.
         plan: Private notes of the proposer for `implement`.
     """
@@ -98,6 +101,9 @@ class Idea:
     model: str = ""
     known_ideas: tuple[str, ...] = ()
     expected: str = ""
+    predicted_gain: float = 0.0
+    refuted_by: str = ""
+    variant_plans: tuple[str, ...] = ()
     builds_on: str = ""
     plan: str = ""
 

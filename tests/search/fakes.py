@@ -61,11 +61,12 @@ def outcome(
     parent: str = "",
     category: Category = Category.MEMORY,
     model: str = "",
+    round: int = 1,
 ) -> Outcome:
-    """An idea of the first round, with a variant for each of these verdicts."""
-    idea = Idea(text=text, category=category, parent=parent, round=1, proposer="llm", model=model)
+    """An idea with a variant for each of these verdicts."""
+    idea = Idea(text=text, category=category, parent=parent, round=round, proposer="llm", model=model)
     variants = tuple(
-        Variant(kernel=kernel(f"{text} {i}"), idea=idea.id, parent=parent, round=1, evaluation=each)
+        Variant(kernel=kernel(f"{text} {i}"), idea=idea.id, parent=parent, round=round, evaluation=each)
         for i, each in enumerate(found)
     )
     return Outcome(idea=idea, best=next(iter(fastest(variants, 1)), None), variants=variants)

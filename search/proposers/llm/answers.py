@@ -40,6 +40,9 @@ class Sketch:
     text: str
     category: Category
     expected: str
+    predicted_gain: float = 0.0
+    refuted_by: str = ""
+    variant_plans: tuple[str, ...] = ()
     library_entry: str = ""
 
 
@@ -49,6 +52,9 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
         "text": {"type": "string"},
         "category": {"type": "string", "enum": [category.value for category in Category]},
         "expected_effect": {"type": "string"},
+        "predicted_gain": {"type": "number"},
+        "refuted_by": {"type": "string"},
+        "variants": {"type": "array", "items": {"type": "string"}},
         "seed": {"type": "string", "enum": [seed_id]},
         "library_entry": {"type": "string", "enum": ["", *entry_ids]},
     }
@@ -85,6 +91,9 @@ def ideas_answer(ideas: Iterable[Idea]) -> str:
             "text": idea.text,
             "category": idea.category.value,
             "expected_effect": idea.expected,
+            "predicted_gain": idea.predicted_gain,
+            "refuted_by": idea.refuted_by,
+            "variants": list(idea.variant_plans),
             "seed": idea.parent,
             "library_entry": idea.builds_on,
         }
@@ -237,13 +246,27 @@ def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
     text = next((stated[name] for name in TEXT_NAMES if stated.get(name)), "")
     if not isinstance(text, str) or not text.strip():
         return None
-    expected, entry = stated.get("expected_effect") or "", stated.get("library_entry")
+    entry, plans = stated.get("library_entry"), stated.get("variants")
     return Sketch(
         text=" ".join(text.split()),
         category=_category(stated.get("category")),
-        expected=" ".join(str(expected).split()),
+        expected=_line(stated.get("expected_effect")),
+        predicted_gain=_gain(stated.get("predicted_gain")),
+        refuted_by=_line(stated.get("refuted_by")),
+        variant_plans=tuple(filter(None, map(_line, plans))) if isinstance(plans, list) else (),
         library_entry=entry if isinstance(entry, str) and entry in entry_ids else "",
     )
+
+
+def _line(stated: object) -> str:
+    """A value as one line of text; "" for none."""
+    return "" if stated is None else " ".join(str(stated).split())
+
+
+def _gain(stated: object) -> float:
+    """A predicted gain, from a number or words such as "1.3x"; 0 if there is none."""
+    found = re.search(r"\d+(\.\d+)?", str(stated)) if isinstance(stated, int | float | str) else None
+    return float(found[0]) if found else 0.0
 
 
 def _category(stated: object) -> Category:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.records.cases import in_lines
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
-from search.records.tree import Category, Idea, Outcome, Seed, Variant, fastest, speedups_of
+from search.proposers.llm.evidence import Evidence, share_room
+from search.records.tree import Category, Idea, Seed, Variant
 
 if TYPE_CHECKING:
     import jinja2
 
 TEMPLATES = Path(__file__).with_name("templates")
 LANGUAGES = {"cuda": ("triton", "cuda"), "cpu": ("cpp",)}
+VERSIONS = {"triton": "Triton {}", "nvcc": "CUDA toolkit {}", "compiler": "C++ compiler {}"}
+"""Facts on the software that kernels are written for."""
 LOG_CHARACTERS = 6000
 SHORT_LOG_CHARACTERS = 600
-BEST_IN_SUMMARY, LAST_IN_SUMMARY = 5, 5
+ENTRY_CHARACTERS = 40_000
+"""The most characters of the library kernels' sources in a prompt; the least related are left out first."""
 
 TOLERANCES = {
     "kernelbench": "Outputs must be within 1e-2 of the reference's, relative to each element and to the rms "
@@ -63,6 +65,9 @@ FACTS = (
     ("tf32_tflop_per_s", "{} TFLOP/s in TF32, measured"),
     ("bfloat16_tflop_per_s", "{} TFLOP/s in bfloat16, measured"),
     ("float16_tflop_per_s", "{} TFLOP/s in float16, measured"),
+    ("instructions", "vector instructions: {}"),
+    ("caches", "caches: {}"),
+    ("threads", "{} threads for a kernel"),
     ("torch", "torch {}"),
     ("cuda", "CUDA {}"),
 )
@@ -71,10 +76,11 @@ FACTS = (
 class Prompts:
     """Renders prompts. Templates in `folder` replace the built-in ones.
 
-    `examples` and `hardware` say whether to include the languages' examples and the device's facts.
-    `languages`:
-    what kernels may be written in; empty for all that fit the device. Raises ValueError for a missing folder
-    or an unknown language.
+    `examples`, `hardware` and `mistakes` say whether to include the languages' examples, the device's facts
+    and why kernels failed so far; `edits`, whether a model may answer with edits of the seed; `diversity`,
+    the share of ideas, rounded up, that must have another structure than the seed. `languages`: what kernels
+    may be written in; empty for all that fit the device. Raises ValueError for a missing folder, an unknown
+    language or a share outside 0 to 1.
     """
 
     def __init__(
@@ -83,6 +89,9 @@ class Prompts:
         folder: Path | None = None,
         examples: bool = True,
         hardware: bool = True,
+        mistakes: bool = True,
+        edits: bool = True,
+        diversity: float = 0.25,
         languages: Sequence[str] = (),
     ) -> None:
         self._folders = [*([folder] if folder else []), TEMPLATES]
@@ -92,7 +101,10 @@ class Prompts:
         for language in languages:
             if not any((each / "languages" / f"{language}.md").exists() for each in self._folders):
                 raise ValueError(f"proposer.languages has {language!r}; known: {', '.join(known)}")
-        self._examples, self._hardware = examples, hardware
+        if not 0 <= diversity <= 1:
+            raise ValueError(f"proposer.diversity is {diversity}; it must be from 0 to 1")
+        self._examples, self._hardware, self._mistakes = examples, hardware, mistakes
+        self._edits, self._diversity = edits, diversity
         self._languages = tuple(languages)
 
     def system(self) -> str:
@@ -104,22 +116,28 @@ class Prompts:
         problem: Problem,
         facts: Mapping[str, str],
         seed: Seed | None,
-        history: Sequence[Outcome],
+        evidence: Evidence,
         entries: Sequence[Seed],
         count: int,
+        variants: int = 1,
         repeated: Sequence[str] = (),
         *,
         summary: bool = False,
     ) -> str:
-        """Asks for `count` ideas for the seed. `repeated` are texts that were proposed but are too close to
-        earlier ideas; `summary` words the history by category instead of one line per idea."""
+        """Asks for `count` ideas for the seed, each with so many `variants`. `repeated` are texts that were
+        proposed but are too close to earlier ideas; `summary` gives the history less room."""
+        others = [entry for entry in entries if seed is None or entry.id != seed.id]
+        sources = share_room({each.id: each.kernel.source.rstrip() for each in others}, ENTRY_CHARACTERS)
+        tried = evidence.tried(seed, summary=summary)
         return self._render(
             "ideas.md",
-            **self._about(problem, facts, seed),
+            **self._about(problem, facts, seed, evidence),
             count=count,
+            variants=variants,
             seed_id=seed.id if seed else "",
-            tried=self._tried(history, entries, seed, summary=summary),
-            entries=[_kernel(entry) for entry in entries if seed is None or entry.id != seed.id],
+            tried=tried,
+            other=math.ceil(self._diversity * count) if seed and tried and self._diversity else 0,
+            entries=[_seed(each, evidence, sources[each.id]) for each in others],
             categories=[category.value for category in Category],
             repeated=list(repeated),
         )
@@ -131,39 +149,56 @@ class Prompts:
         idea: Idea,
         seed: Seed | None,
         entry: Seed | None,
+        evidence: Evidence,
         failed: Sequence[Variant],
         number: int,
         of: int,
     ) -> str:
         """Asks for variant `number` of `of`. `failed` are the idea's variants that failed so far."""
+        plans = dict(enumerate(idea.variant_plans[:of], 1))
+        plan = plans.pop(number, "")
         return self._render(
             "code.md",
-            **self._about(problem, facts, seed),
+            **self._about(problem, facts, seed, evidence),
             idea=idea,
-            entry=None if entry is None else _kernel(entry),
+            entry=None if entry is None else _seed(entry, evidence),
             failures=[_failure(variant) for variant in failed],
             number=number,
             of=of,
+            plan=plan,
+            others=list(plans.values()),
+            edits=self._edits and seed is not None,
         )
 
-    def repair(self, problem: Problem, facts: Mapping[str, str], idea: Idea, failed: Variant) -> str:
+    def repair(
+        self,
+        problem: Problem,
+        facts: Mapping[str, str],
+        idea: Idea,
+        failed: Variant,
+        evidence: Evidence,
+    ) -> str:
         """Asks for a corrected version of a failed variant."""
         assert failed.evaluation is not None
-        log = _shortened(failed.evaluation.log, LOG_CHARACTERS)
         kernel = {
             "source": failed.kernel.source.rstrip(),
             "status": failed.evaluation.status.value,
-            "log": log,
+            "log": _shortened(failed.evaluation.log, LOG_CHARACTERS),
         }
-        return self._render("repair.md", **self._about(problem, facts, None), idea=idea, failed=kernel)
+        about = self._about(problem, facts, None, evidence)
+        return self._render("repair.md", **about, idea=idea, failed=kernel, edits=self._edits)
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""
-        return self._render("rules.md", **self._about(problem, {}, None)).partition("# Answer")[0].strip()
+        return self._render("rules.md", **self._about(problem, {}, None, Evidence())).strip()
 
-    def _about(self, problem: Problem, facts: Mapping[str, str], seed: Seed | None) -> dict[str, Any]:
+    def _about(
+        self, problem: Problem, facts: Mapping[str, str], seed: Seed | None, evidence: Evidence
+    ) -> dict[str, Any]:
         """The values that all prompts share."""
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]
+        versions = {name: facts.get(name, "") for name in VERSIONS}
+        measured = evidence.measured(seed) if seed else None
         return {
             "problem": {
                 "name": problem.name,
@@ -174,24 +209,19 @@ class Prompts:
                 "tolerance": tolerance_of(problem),
                 "libraries": LIBRARIES[problem.libraries],
                 "cases": [_case(each) for each in problem.cases],
-                "roofline": _roofline(seed.evaluation) if seed and seed.evaluation else "",
+                "roofline": _roofline(measured) if measured else "",
             },
+            "on_gpu": problem.device == "cuda",
             "device": known if self._hardware else [],
-            "seed": None if seed is None else _kernel(seed),
+            "versions": versions,
+            "stated_versions": ", ".join(
+                words.format(versions[name]) for name, words in VERSIONS.items() if versions[name]
+            ),
+            "seed": None if seed is None else _seed(seed, evidence),
+            "mistakes": evidence.mistakes() if self._mistakes else [],
             "languages": self._languages or LANGUAGES[problem.device],
             "examples": self._examples,
         }
-
-    def _tried(
-        self, history: Sequence[Outcome], entries: Sequence[Seed], seed: Seed | None, *, summary: bool
-    ) -> str:
-        """The history in words; "" if there is none."""
-        seeds = [*entries, *([seed] if seed else [])]
-        variants = (variant for outcome in history for variant in outcome.variants)
-        speedups = speedups_of([*seeds, *variants], history)
-        if summary:
-            return "\n".join(_summary(history, speedups))
-        return "\n".join(f"- {_idea_line(outcome, speedups)}" for outcome in history)
 
     def _render(self, name: str, **values: Any) -> str:
         text = self._environment.get_template(name).render(**values).strip() + "\n"
@@ -213,42 +243,14 @@ class Prompts:
         )
 
 
-def _kernel(seed: Seed) -> dict[str, str]:
-    if not seed.drop_in:
-        verdict = "It solves a different problem."
-    elif seed.evaluation is None:
-        verdict = "It has not been measured on this machine."
-    else:
-        verdict = _verdict(seed.evaluation)
-    return {"id": seed.id, "source": seed.kernel.source.rstrip(), "verdict": verdict, "title": seed.why}
-
-
-def _verdict(evaluation: Evaluation) -> str:
-    """The figures of a correct kernel, or the status of a failed one."""
-    timing = evaluation.timing
-    if timing is None:
-        return f"It failed ({evaluation.status.value})."
-    words = [
-        f"It takes {timing.kernel_ms:.4g} ms, {timing.speedup:.3g} times as fast as PyTorch eager "
-        f"({timing.eager_ms:.4g} ms)"
-    ]
-    if timing.compile_ms is not None:
-        words.append(f"; torch.compile takes {timing.compile_ms:.4g} ms")
-    words.append(".")
-    if evaluation.cases:
-        words.insert(0, "Over all cases, as weighted geometric means: ")
-        words += ["\n\n", *(f"- {line}\n" for line in in_lines(evaluation.cases)), "\n"]
-    if evaluation.roofline is not None and (share := evaluation.roofline_share) is not None:
-        words.append(
-            f" That is {share:.0%} of the roofline; the problem is {evaluation.roofline.bound}-bound."
-        )
-    if (found := evaluation.correctness) is not None:
-        if found.statistic is None:
-            errors = f"{found.normwise_error:.2g}; that of eager is {found.eager_error:.2g}"
-            words.append(f" Its error against float64 is {errors}.")
-        if failing := [name for name, passed in found.distributions.items() if not passed]:
-            words.append(f" It exceeds the tolerance on inputs of these kinds: {', '.join(failing)}.")
-    return "".join(words)
+def _seed(seed: Seed, evidence: Evidence, source: str | None = None) -> dict[str, Any]:
+    return {
+        "id": seed.id,
+        "source": seed.kernel.source.rstrip() if source is None else source,
+        "verdict": evidence.verdict(seed),
+        "title": seed.why,
+        "lineage": evidence.lineage(seed),
+    }
 
 
 def _case(case: Case) -> str:
@@ -267,68 +269,9 @@ def _roofline(evaluation: Evaluation) -> str:
         return ""
     return (
         f"At least {found.bytes / 1e6:.4g} MB must be moved, and the reference performs "
-        f"{found.operations / 1e9:.4g} GFLOP. At this device's measured rates that takes "
-        f"{found.floor_ms:.4g} ms ({found.bound}-bound)."
+        f"{found.operations / 1e9:.4g} GFLOP. At the measured rates below (copying, or products of the "
+        f"allowed precision) that takes {found.floor_ms:.4g} ms, the roofline; it is {found.bound}-bound."
     )
-
-
-def _idea_line(outcome: Outcome, speedups: Mapping[str, float]) -> str:
-    """One idea and its result."""
-    return f"{outcome.idea.category.value}: {outcome.idea.text} → {_result(outcome, speedups)}"
-
-
-def _result(outcome: Outcome, speedups: Mapping[str, float]) -> str:
-    judged = [v.evaluation for v in outcome.variants if v.evaluation is not None]
-    if not judged:
-        return "not evaluated yet"
-    if outcome.best is None or outcome.best.evaluation is None:
-        counts = Counter(each.status.value for each in judged)
-        return "failed: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
-    timing = outcome.best.evaluation.timing
-    assert timing is not None
-    before = speedups.get(outcome.idea.parent)
-    source = (
-        "from the reference"
-        if not outcome.idea.parent
-        else f"from {before:.3g}x"
-        if before
-        else "from a seed"
-    )
-    correct = sum(each.timing is not None for each in judged)
-    return (
-        f"{timing.speedup:.3g}x eager at best, {timing.kernel_ms:.4g} ms, {source} "
-        f"({correct} of {len(judged)} variants correct)"
-    )
-
-
-def _summary(history: Sequence[Outcome], speedups: Mapping[str, float]) -> list[str]:
-    """What was tried and gained in each category, then the best and the latest ideas."""
-    if not history:
-        return []
-    groups: defaultdict[Category, list[Outcome]] = defaultdict(list)
-    for outcome in history:
-        groups[outcome.idea.category].append(outcome)
-    lines = []
-    for category, outcomes in groups.items():
-        gains = [_gain(each, speedups) for each in outcomes if each.best is not None]
-        best = f"; the best made its seed {max(gains):.3g} times as fast" if gains else ""
-        helped = sum(gain > 1.02 for gain in gains)
-        correct = f"{len(gains)} with a correct kernel"
-        lines.append(f"- {category.value}: {len(outcomes)} ideas, {correct}, {helped} helped{best}")
-    order = {v.id: n for n, v in enumerate(fastest((o.best for o in history if o.best), len(history)))}
-    ranked = sorted((o for o in history if o.best and o.best.id in order), key=lambda o: order[o.best.id])  # type: ignore[union-attr]
-    lines += ["", "Best ideas:"] + [f"- {_idea_line(each, speedups)}" for each in ranked[:BEST_IN_SUMMARY]]
-    lines += ["", "Latest ideas:"] + [
-        f"- {_idea_line(each, speedups)}" for each in history[-LAST_IN_SUMMARY:]
-    ]
-    return lines
-
-
-def _gain(outcome: Outcome, speedups: Mapping[str, float]) -> float:
-    assert outcome.best is not None
-    assert outcome.best.evaluation is not None
-    before = speedups.get(outcome.idea.parent) or 1.0
-    return outcome.best.evaluation.speedup / before if math.isfinite(before) else 0.0
 
 
 def _failure(variant: Variant) -> str:

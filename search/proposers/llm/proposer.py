@@ -6,18 +6,20 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
+from search.proposers.llm.evidence import Evidence
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
 from search.protocols import ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
 from search.records.model_calls import LLM, CallFailed, Cause, Purpose, Question
-from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, speedups_of
+from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, shown_history, speedups_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +31,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
 
 class LLMProposer:
     """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
-    the models by their names here; `name` marks the ideas. `examples`, `hardware`, `languages` and
-    `prompts` (a folder): see `Prompts`. `library`: whether prompts show the library's kernels.
+    the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
+    `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
+    library's kernels.
 
     A model that denies access is not asked again; if one cannot answer, another is asked. If all providers
     are out of service, they are asked again after a pause, for at most `patience_s` seconds. Raises
@@ -45,6 +48,9 @@ class LLMProposer:
         name: str = "llm",
         examples: bool = True,
         hardware: bool = True,
+        mistakes: bool = True,
+        edits: bool = True,
+        diversity: float = 0.25,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -63,6 +69,9 @@ class LLMProposer:
             folder=Path(prompts) if prompts else None,
             examples=examples,
             hardware=hardware,
+            mistakes=mistakes,
+            edits=edits,
+            diversity=diversity,
             languages=[languages] if isinstance(languages, str) else languages or (),
         )
         self._denied: dict[str, str] = {}
@@ -156,9 +165,10 @@ class LLMProposer:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """Makes one call per variant, all at the same time, and yields each kernel as soon as it arrives."""
+        read = partial(read_kernel, seed=parent.kernel.source if parent else "")
         calls = [
             asyncio.create_task(
-                self._ask(idea.model, self.code_question(problem, idea, parent, number, n), read_kernel)
+                self._ask(idea.model, self.code_question(problem, idea, parent, number, n), read)
             )
             for number in range(len(written) + 1, n + 1)
         ]
@@ -182,7 +192,8 @@ class LLMProposer:
     ) -> Kernel | None:
         """Makes one call, to the model that had the idea."""
         try:
-            return await self._ask(idea.model, self.repair_question(problem, idea, failed), read_kernel)
+            read = partial(read_kernel, seed=failed.kernel.source)
+            return await self._ask(idea.model, self.repair_question(problem, idea, failed), read)
         except CallFailed as error:
             logger.info("variant %s was not repaired: %s", failed.id, error)
             return None
@@ -199,8 +210,17 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
+        evidence = Evidence(history, run.entries, run.state.tree.before(expansion.round).ranking)
         prompt = self._prompts.ideas(
-            problem, run.facts, seed, history, entries, count, turned_down, summary=run.history == "summary"
+            problem,
+            run.facts,
+            seed,
+            evidence,
+            entries,
+            count,
+            expansion.variants,
+            turned_down,
+            summary=run.history == "summary",
         )
         return Question(
             purpose=Purpose.IDEAS,
@@ -218,17 +238,26 @@ class LLMProposer:
         entry = next((each for each in run.entries if each.id == idea.builds_on), None)
         there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
         failed = [v for v in there if v.evaluation is not None and v.evaluation.timing is None]
-        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, failed, number, of)
+        evidence = self._evidence(idea)
+        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, failed, number, of)
         return Question(
             purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
         )
 
     def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
         """The question about a failed variant."""
-        prompt = self._prompts.repair(problem, self._context.facts, idea, failed)
+        evidence = self._evidence(idea)
+        prompt = self._prompts.repair(problem, self._context.facts, idea, failed, evidence)
         return Question(
             purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
         )
+
+    def _evidence(self, idea: Idea) -> Evidence:
+        """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a
+        round is measured first."""
+        run = self._context
+        earlier = run.state.tree.before(idea.round)
+        return Evidence(shown_history(earlier.history(), run.history), run.entries, earlier.ranking)
 
     async def _sketches(
         self,
@@ -277,6 +306,9 @@ class LLMProposer:
                     model=self._models[name].name,
                     known_ideas=tuple(outcome.idea.id for outcome in history),
                     expected=sketch.expected,
+                    predicted_gain=sketch.predicted_gain,
+                    refuted_by=sketch.refuted_by,
+                    variant_plans=sketch.variant_plans,
                     builds_on=sketch.library_entry,
                 )
             )

@@ -10,7 +10,10 @@ import pytest
 
 from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.records.timing import MIN_PAIRS
+from search.proposers.llm.evidence import SUMMARY_CHARACTERS, TRIED_CHARACTERS, Evidence
 from search.proposers.llm.prompts import Prompts
+from search.records.ranking import LeaderComparison, Ranking
 from search.records.tree import Category, Idea, Outcome, Seed
 from tests.search.fakes import correct, failed, outcome, timing
 
@@ -70,7 +73,8 @@ def ideas(
     told: list[Outcome] | None = None, seed: Seed | None = SEED, summary: bool = False, **switches: Any
 ) -> str:
     entries = [SEED, ENTRY]
-    return Prompts(**switches).ideas(PROBLEM, FACTS, seed, told or [], entries, 3, summary=summary)
+    evidence = Evidence(told or [], entries)
+    return Prompts(**switches).ideas(PROBLEM, FACTS, seed, evidence, entries, 3, 2, summary=summary)
 
 
 def test_the_question_for_ideas_tells_what_is_known() -> None:
@@ -85,19 +89,21 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
         "another order of summation and",
         "rejected",
         "class ModelNew:  # the seed\n    x = 1\n\n\n\n    y = 2",
-        "It takes 0.5 ms, 3 times as fast as PyTorch eager (1.5 ms); torch.compile takes 1.2 ms.",
-        "50% of the roofline",
-        "memory-bound",
+        "It takes 0.5 ms, 3x eager [2.97, 3.03]; eager takes 1.5 ms, torch.compile 1.2 ms.",
+        "50% of the roofline (memory-bound)",
         "2147 MB must be moved",
-        "float64 is 2e-07; that of eager is 1e-07",
+        "float64 is 2e-07, eager's 1e-07",
         "kinds: large",
         "`entry1`",
         "# of the library",
         "It has not been measured",
-        "memory access: vectorise the loads → 6x eager at best, 0.5 ms, from 3x (1 of 2 variants correct)",
-        "use more threads → failed: 2 incorrect, 1 compile_error",
-        "start naively → 0.5x eager at best, 0.5 ms, from the reference",
-        "of this round → not evaluated yet",
+        "- Round 1, memory access, from `seed1`: vectorise the loads\n",
+        "0.5 ms, 6x eager [5.94, 6.06]; faster than its seed: 2x [1.96, 2.04]\n",
+        "compile_error: it is compile_error\n",
+        "- Round 1, memory access, from the reference: start naively\n",
+        "0.5 ms, 0.5x eager [0.495, 0.505]\n",
+        "of this round\n  - not evaluated yet\n",
+        "- incorrect, 3 kernels: it is incorrect\n- compile_error: it is compile_error\n",
         '"data type and precision"',
         '"seed1"',
     ):
@@ -108,7 +114,7 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
 
 def test_a_kernel_for_something_else_says_so() -> None:
     related = replace(ENTRY, why="matmul for conv2d: implicit GEMM", drop_in=False)
-    text = Prompts().ideas(PROBLEM, FACTS, SEED, [], [related], 3)
+    text = Prompts().ideas(PROBLEM, FACTS, SEED, Evidence(), [related], 3)
     assert "## `entry1`: matmul for conv2d: implicit GEMM\n\nIt solves a different problem." in text
     assert "not been measured" not in text
 
@@ -117,7 +123,7 @@ def test_cases_show_their_weights_and_a_seeds_verdicts() -> None:
     cases = (Case(sizes={"n": 64}, weight=2.0), Case(sizes={"n": 1}, dtype="bfloat16", weight=0.0))
     part = CaseResult(name="n=64", weight=2.0, held_out=False, evaluation=EVALUATION)
     seed = replace(SEED, evaluation=replace(EVALUATION, cases=(part,)))
-    asked = Prompts().ideas(replace(PROBLEM, cases=cases), FACTS, seed, [], [], 2)
+    asked = Prompts().ideas(replace(PROBLEM, cases=cases), FACTS, seed, Evidence(), [], 2)
     assert "- n=64, weight 2\n- n=1 bfloat16: checked, not timed\n" in asked
     assert "`supports(*inputs) -> bool`" in asked
     assert "Over all cases, as weighted geometric means" in asked
@@ -132,34 +138,93 @@ def test_without_a_history_nothing_is_said_of_one() -> None:
 
 
 def test_a_summary_is_by_category() -> None:
-    fillers = [outcome(f"filler {i}", failed(), parent="seed1") for i in range(9)]
-    text = ideas([*HISTORY, *fillers], summary=True)
-    assert (
-        "memory access: 12 ideas, 2 with a correct kernel, 1 helped; the best made its seed 2 times" in text
+    text = ideas(
+        [*HISTORY, *(outcome(f"filler {i}", failed(), parent="seed1") for i in range(9))], summary=True
     )
-    assert "parallelism and occupancy: 1 ideas, 0 with a correct kernel, 0 helped" in text
-    best = text.partition("Best ideas:")[2].partition("Latest ideas:")
-    assert best[0].index("vectorise") < best[0].index("start naively")
-    assert "filler 8" in best[2]
-    assert "filler 3" not in text
+    assert "- memory access: 12 ideas, 2 with a correct kernel, 1 helped\n" in text
+    assert "- parallelism and occupancy: 1 ideas, 0 with a correct kernel, 0 helped\n" in text
+
+
+@pytest.mark.parametrize("summary", [False, True])
+def test_a_long_history_keeps_what_matters_and_states_what_is_left_out(summary: bool) -> None:
+    long = [outcome(f"filler {i} " + "word " * 100, failed(), parent="seed1") for i in range(60)]
+    later = outcome("the last one", correct(3.01), parent="seed1", round=2)
+    text = ideas([*HISTORY, *long, later], summary=summary).partition("# Mistakes")[0]
+    tried = text.partition("# What was tried")[2]
+    assert len(tried) < (SUMMARY_CHARACTERS if summary else TRIED_CHARACTERS) + 1000
+    assert "vectorise the loads" in tried
+    assert "the last one" in tried
+    assert "no difference from its seed beyond the error: 1x [0.983, 1.02]" in tried
+    assert "filler 59" in tried
+    assert "filler 0 " not in tried
+    assert " more ideas are left out: " in tried
+
+
+def test_a_kernel_has_one_figure_that_of_its_last_comparison() -> None:
+    one, two = (
+        HISTORY[0].variants[0],
+        outcome("next", correct(7.0), parent=HISTORY[0].variants[0].id).variants[0],
+    )
+    times = {one.kernel.id: 1.0, two.kernel.id: 1.1}
+    ranking = Ranking()
+    together = {
+        id: replace(correct(3.0), timing=replace(timing(3.0), kernel_samples_ms=(ms,) * MIN_PAIRS))
+        for id, ms in times.items()
+    }
+    ranking.add(LeaderComparison(evaluations=together))
+    following = replace(HISTORY[2], idea=replace(IDEA, parent=one.id), variants=(two,), best=two)
+    evidence = Evidence([HISTORY[0], following], [SEED], ranking)
+    assert evidence.figures(one) == "0.5 ms, 3x eager [2.97, 3.03]"
+    assert str(evidence.gain(two)).startswith("slower than its seed: 0.909x")
+    assert evidence.lineage(one.seed) == [
+        "the library's `seed1` → 0.5 ms, 3x eager [2.97, 3.03]",
+        "vectorise the loads → 0.5 ms, 3x eager [2.97, 3.03]",
+    ]
+    assert len(evidence.lineage(two.seed)) == 3
+
+
+def test_a_mistake_is_told_once() -> None:
+    logs = [f"wrong on masked inputs: {i} of 100 elements" for i in range(3)] + ["out of shared memory"]
+    found = [Evaluation(status=Status.INCORRECT, log=log) for log in logs]
+    assert Evidence([outcome("a", *found)]).mistakes() == [
+        "incorrect, 3 kernels: wrong on masked inputs: 2 of 100 elements",
+        "incorrect: out of shared memory",
+    ]
+
+
+def test_part_of_the_ideas_must_leave_the_lineage() -> None:
+    assert "At least 1 of them must have another structure" in ideas(HISTORY)
+    assert "At least 2 of them" in ideas(HISTORY, diversity=0.5)
+    assert "another structure" not in ideas(HISTORY, diversity=0)
+    assert "another structure" not in ideas(HISTORY, seed=None), "the reference has no structure to leave"
+    with pytest.raises(ValueError, match="diversity is 2"):
+        Prompts(diversity=2)
 
 
 def test_switches() -> None:
     assert "132" not in ideas(hardware=False)
-    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, [], 1, 1)
-    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, [], 1, 1)
-    assert "scale_kernel" in question
-    assert "scale_kernel" not in without
+    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, Evidence(), [], 1, 1)
+    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, Evidence(), [], 1, 1)
+    assert "softmax_kernel" in question
+    assert "softmax_kernel" not in without
+    assert "Mistakes made" not in ideas(HISTORY, mistakes=False)
+    for parent, edits in ((SEED, False), (None, True)):
+        asked = Prompts(edits=edits).code(PROBLEM, FACTS, IDEA, parent, None, Evidence(), [], 1, 1)
+        assert "SEARCH" not in asked, "there is nothing to edit, or it is off"
     assert "@triton.jit" in without, "the rules stay"
 
 
 def test_the_question_for_code() -> None:
     bad = HISTORY[1].variants[0]
-    text = Prompts().code(PROBLEM, FACTS, IDEA, SEED, ENTRY, [bad], 2, 8)
+    idea = replace(IDEA, variant_plans=("by float2", "by float4", "by bulk copies"))
+    text = Prompts().code(PROBLEM, FACTS, idea, SEED, ENTRY, Evidence(HISTORY), [bad], 2, 3)
     for part in (
         "> vectorise it",
         "half the time",
-        "variant 2 of 8",
+        "variant 2 of 3",
+        "What distinguishes yours: by float4\n\nThe others try:\n\n- by float2\n- by bulk copies\n",
+        "- incorrect, 3 kernels: it is incorrect",
+        "<<<<<<< SEARCH",
         "# the seed",
         "# of the library",
         "compile_error: it is compile_error",
@@ -168,10 +233,10 @@ def test_the_question_for_code() -> None:
         "## CUDA C++",
     ):
         assert part in text, part
-    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, [], 1, 1)
+    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, Evidence(), [], 1, 1)
     assert "## CUDA" not in alone
     assert "variant 1" not in alone
-    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, [], 1, 1)
+    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, Evidence(), [], 1, 1)
     assert "## C++" in on_cpu
     assert "## Triton" not in on_cpu
 
@@ -179,17 +244,17 @@ def test_the_question_for_code() -> None:
 def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
     log = "the first error\n" + "noise\n" * 5000 + "the last word"
     bad = replace(HISTORY[1].variants[0], evaluation=Evaluation(status=Status.RUNTIME_ERROR, log=log))
-    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad)
+    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad, Evidence())
     assert "runtime_error" in text
     assert "the first error" in text
     assert "the last word" in text
-    assert len(text) < 15_000
+    assert len(text) < 22_000
 
 
 def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
     (tmp_path / "ideas.md").write_text("Say {{ count }}.")
     prompts = Prompts(folder=tmp_path)
-    assert prompts.ideas(PROBLEM, FACTS, None, [], [], 3) == "Say 3.\n"
+    assert prompts.ideas(PROBLEM, FACTS, None, Evidence(), [], 3) == "Say 3.\n"
     assert "expert" in prompts.system()
     with pytest.raises(ValueError, match="does not exist"):
         Prompts(folder=tmp_path / "none")
