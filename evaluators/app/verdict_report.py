@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Status, share_text
 from evaluators.records.five_stages import five_stages
 
 LOG_LINES = (12, 28)
@@ -70,7 +70,7 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         yield "speedup", "; ".join(_speedups(evaluation))
     if (roofline := evaluation.roofline) is not None:
         share = evaluation.roofline_share
-        reached = f"{share:.0%} of it; " if share is not None else ""
+        reached = f"{share_text(share)} of it; " if share is not None else ""
         yield "roofline", f"{reached}floor {_ms(roofline.floor_ms)}, bound by {roofline.bound}"
     if (correctness := evaluation.correctness) is not None:
         if correctness.statistic is not None:

@@ -161,6 +161,13 @@ class Roofline(JsonRecord):
         return self.floor_ms / kernel_ms
 
 
+def share_text(share: float) -> str:
+    """A share of the roofline as text. One above 1 only shows that the measured peaks were too low, so it has
+    no number."""
+    text = f"{share:.0%}"
+    return text if share <= 1 or text == "100%" else ">100%"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CaseResult(JsonRecord):
     """The evaluation of one case of a problem, with the case's name, weight and `held_out`. Its environment

@@ -33,7 +33,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluators.app.command import command, log_to
-from evaluators.records.evaluation import Evaluation
+from evaluators.records.evaluation import Evaluation, share_text
 from kernel_library.app.entries import FilterConfig, check_filters, chosen, expand_filters, open_library
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.retrieval import bests
@@ -88,15 +88,9 @@ def _figures(evaluation: Evaluation) -> tuple[str, str, str, str, str]:
         f"{timing.kernel_ms:.4g}",
         f"{timing.speedup:.2f}x",
         "" if compiled is None else f"{compiled:.2f}x",
-        "" if share is None else _roofline_text(share),
+        "" if share is None else share_text(share),
         "" if evaluation.correctness is None else f"{evaluation.correctness.normwise_error:.1e}",
     )
-
-
-def _roofline_text(share: float) -> str:
-    """A share above 1 only shows that the measured peaks were too low, so it has no number."""
-    text = f"{share:.0%}"
-    return text if share <= 1 or text == "100%" else ">100%"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluators.app.command import say
+from evaluators.records.evaluation import share_text
 from search.campaign.results import scored
 from search.campaign.running import CampaignRun
 from search.campaign.slices import SearchProgress
@@ -56,7 +57,7 @@ class CampaignView:
                 say(self._console, in_a_line(each))
             if each.final not in (None, self._printed_final.get(each.key)):
                 self._printed_final[each.key] = each.final
-                say(self._console, f"{each.problem} {each.arm}: confirmed: {each.final:.2f}x")
+                say(self._console, f"{each.problem} {each.arm}: {_final(each)}")
         if run.winners and not self._printed_winners:
             self._printed_winners = True
             say(self._console, f"measuring {len(run.winners)} winners again to confirm them")
@@ -103,11 +104,19 @@ def in_a_line(search: SearchProgress) -> str:
     return f"{search.problem} {search.arm}: {cells[3]} evaluations, {cells[4]}{state}"
 
 
+def _final(search: SearchProgress) -> str:
+    """The final measurement in words. It confirms a winner whose interval lies above 1."""
+    if search.final is None:
+        return ""
+    low = search.final_low
+    word = "measured again" if low is None else "confirmed" if low > 1 else "not confirmed"
+    return f"{word}: {search.final:.2f}x"
+
+
 def _cells(search: SearchProgress, state: str = "") -> tuple[str, ...]:
     """The cells of a row; `state`: what the search is doing, "" if it has ended."""
     speedup = f"{search.speedup:.2f}x" if search.speedup else "none correct"
-    share = f"{search.speedup / search.ceiling:.0%}" if search.ceiling and search.speedup else ""
-    final = f"confirmed: {search.final:.2f}x" if search.final is not None else ""
-    state = state or search.unfit or final or search.stopped
+    share = share_text(search.speedup / search.ceiling) if search.ceiling and search.speedup else ""
+    state = state or search.unfit or _final(search) or search.stopped
     count = len(search.slices)
     return (search.problem, search.arm, str(count), str(search.evaluations), speedup, share, state)

@@ -159,7 +159,13 @@ class CampaignRun:
         found = finished.confirmed
         if found is None or found.timing is None:
             return
-        each = replace(each, final=found.timing.speedup, final_compile=found.timing.speedup_vs_compile)
+        timing = found.timing
+        each = replace(
+            each,
+            final=timing.speedup,
+            final_low=timing.speedup_low,
+            final_compile=timing.speedup_vs_compile,
+        )
         if found.cases:
             floor_ms = await self._floor_ms()
             beyond = speedup_beyond(found, floor_ms) or None
@@ -241,6 +247,7 @@ def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:
         ceiling=ceiling,
         compiled=compiled,
         final=None,
+        final_low=None,
         final_compile=None,
         final_bound=None,
         final_beyond=None,

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evaluators.records.evaluation import share_text
+
 NOTHING = 0.1
 """The speedup that a search without a correct kernel counts as."""
 
@@ -46,6 +48,7 @@ class SearchProgress:
         stopped: why the search has stopped; "": it may continue.
         unfit: why the problem cannot be searched, e.g. because the proposer has no ideas for it.
         final: the winner's speedup over eager PyTorch in the final measurement; None before.
+        final_low: the lower end of its 95 % interval; None in campaigns from before it was kept.
         final_compile: the same over `torch.compile`.
         compiled: whether any kernel compiled.
         final_bound: of a problem with cases, the number that are bound by the overhead of a call.
@@ -60,6 +63,7 @@ class SearchProgress:
     stopped: str = ""
     unfit: str = ""
     final: float | None = None
+    final_low: float | None = None
     final_compile: float | None = None
     compiled: bool = False
     final_bound: int | None = None
@@ -124,7 +128,7 @@ class StopRules:
         """The rule that stops the search, in words; "" if it may continue."""
         last = search.gains[-self.patience :]
         if search.ceiling is not None and search.speedup >= self.roofline * search.ceiling:
-            return f"{search.speedup / search.ceiling:.0%} of the roofline"
+            return f"{share_text(search.speedup / search.ceiling)} of the roofline"
         if search.slices and search.slices[-1].failures >= self.failures:
             return f"{search.slices[-1].failures} failures in a row"
         if len(last) == self.patience and max(last) < self.gain:

@@ -21,7 +21,7 @@ const known = (value) => value !== null && value !== undefined;
 const digits = (value, n) => (known(value) ? Number(value).toPrecision(n) : "-");
 const milliseconds = (ms) => (!known(ms) ? "-" : ms >= 100 ? ms.toFixed(0) : digits(ms, 3));
 const times = (x) => (!known(x) ? "-" : `${x.toFixed(x < 9.995 ? 2 : x < 99.95 ? 1 : 0)}x`);
-const percent = (share) => (known(share) ? `${(100 * share).toFixed(0)} %` : "-");
+const percent = (share) => (!known(share) ? "-" : share > 1.005 ? ">100 %" : `${(100 * share).toFixed(0)} %`);
 const dollars = (value) => (value > 0 && value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`);
 const interval = (row) => (known(row.speedup) ? `[${row.speedup_low.toFixed(2)}, ${row.speedup_high.toFixed(2)}]` : "");
 const shortId = (id) => (/^[0-9a-f]{12}$/.test(id) ? id.slice(0, 6) : id || "reference");

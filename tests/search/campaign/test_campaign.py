@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,11 @@ def test_the_final_measurement_is_shown(tmp_path: Path, terminal: bool) -> None:
         return
     lines = said.splitlines()
     start = lines.index("measuring 3 winners again to confirm them")
-    finals = [f"{each.problem} search: confirmed: {each.final:.2f}x" for each in running.searches]
+    words = {True: "confirmed", False: "not confirmed"}
+    finals = [
+        f"{each.problem} search: {words[(each.final_low or 0) > 1]}: {each.final:.2f}x"
+        for each in running.searches
+    ]
     assert sorted(lines[start:]) == sorted(["measuring 3 winners again to confirm them", *finals])
 
 
@@ -233,6 +238,17 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
     assert not search.unfit, search.unfit
     assert search.final == pytest.approx(2.0)
     assert (search.final_bound, search.final_beyond) == (bound, beyond and pytest.approx(beyond))
+
+
+@pytest.mark.parametrize(
+    ("low", "words"), [(1.01, "confirmed: 1.30x"), (0.97, "not confirmed: 1.30x"), (None, "measured again: 1.30x")]
+)
+def test_only_an_interval_above_one_confirms(low: float | None, words: str) -> None:
+    search = SearchProgress(problem="a", arm="one", final=1.3, final_low=low)
+    run = types.SimpleNamespace(searches=[search], winners=set())
+    console = Console(file=io.StringIO(), width=120)
+    CampaignView(console).show(run)  # type: ignore[arg-type]
+    assert console.file.getvalue().splitlines()[-1] == f"a one: {words}"  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
