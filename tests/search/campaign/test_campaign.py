@@ -241,7 +241,8 @@ def test_cases_bound_by_overhead_are_counted_at_the_end(
 
 
 @pytest.mark.parametrize(
-    ("low", "words"), [(1.01, "confirmed: 1.30x"), (0.97, "not confirmed: 1.30x"), (None, "measured again: 1.30x")]
+    ("low", "words"),
+    [(1.01, "confirmed: 1.30x"), (0.97, "not confirmed: 1.30x"), (None, "measured again: 1.30x")],
 )
 def test_only_an_interval_above_one_confirms(low: float | None, words: str) -> None:
     search = SearchProgress(problem="a", arm="one", final=1.3, final_low=low)
