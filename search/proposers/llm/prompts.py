@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).with_name("templates")
 LANGUAGES = {"cuda": ("triton", "cuda"), "cpu": ("cpp",)}
+LANGUAGE_NAMES = {"triton": "Triton", "gluon": "Gluon", "cuda": "CUDA C++", "cpp": "C++"}
 VERSIONS = {"triton": "Triton {}", "nvcc": "CUDA toolkit {}", "compiler": "C++ compiler {}"}
 """Facts on the software that kernels are written for."""
 LOG_CHARACTERS = 6000
@@ -199,6 +200,7 @@ class Prompts:
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]
         versions = {name: facts.get(name, "") for name in VERSIONS}
         measured = evidence.measured(seed) if seed else None
+        languages = self._languages or LANGUAGES[problem.device]
         return {
             "problem": {
                 "name": problem.name,
@@ -219,7 +221,8 @@ class Prompts:
             ),
             "seed": None if seed is None else _seed(seed, evidence),
             "mistakes": evidence.mistakes() if self._mistakes else [],
-            "languages": self._languages or LANGUAGES[problem.device],
+            "languages": languages,
+            "language_names": [LANGUAGE_NAMES.get(each, each) for each in languages],
             "examples": self._examples,
         }
 

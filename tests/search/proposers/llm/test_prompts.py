@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,10 +162,8 @@ def test_a_long_history_keeps_what_matters_and_states_what_is_left_out(summary: 
 
 
 def test_a_kernel_has_one_figure_that_of_its_last_comparison() -> None:
-    one, two = (
-        HISTORY[0].variants[0],
-        outcome("next", correct(7.0), parent=HISTORY[0].variants[0].id).variants[0],
-    )
+    (one,) = (first := outcome("first", correct(6.0), parent="seed1")).variants
+    (two,) = (following := outcome("next", correct(7.0), parent=one.id, round=2)).variants
     times = {one.kernel.id: 1.0, two.kernel.id: 1.1}
     ranking = Ranking()
     together = {
@@ -172,13 +171,12 @@ def test_a_kernel_has_one_figure_that_of_its_last_comparison() -> None:
         for id, ms in times.items()
     }
     ranking.add(LeaderComparison(evaluations=together))
-    following = replace(HISTORY[2], idea=replace(IDEA, parent=one.id), variants=(two,), best=two)
-    evidence = Evidence([HISTORY[0], following], [SEED], ranking)
+    evidence = Evidence([first, following], [SEED], ranking)
     assert evidence.figures(one) == "0.5 ms, 3x eager [2.97, 3.03]"
     assert str(evidence.gain(two)).startswith("slower than its seed: 0.909x")
     assert evidence.lineage(one.seed) == [
         "the library's `seed1` → 0.5 ms, 3x eager [2.97, 3.03]",
-        "vectorise the loads → 0.5 ms, 3x eager [2.97, 3.03]",
+        "first → 0.5 ms, 3x eager [2.97, 3.03]",
     ]
     assert len(evidence.lineage(two.seed)) == 3
 
@@ -263,3 +261,50 @@ def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
 def test_a_language_that_has_no_rules_is_refused() -> None:
     with pytest.raises(ValueError, match="rust"):
         Prompts(languages=["rust"])
+
+
+GOLDEN = Path(__file__).with_name("golden")
+"""Whole prompts, to be read by a person when they change: IDEATREE_GOLDEN=write renders them anew."""
+
+
+def rendered() -> dict[str, str]:
+    """Prompts of every kind: the first of a search, later ones, for a GPU and for a CPU."""
+    gpu = FACTS | {
+        "triton": "3.6.0",
+        "nvcc": "13.0",
+        "torch": "2.11.0",
+        "cuda": "13.0",
+        "architecture": "9.0",
+    }
+    cpu = {
+        "device": "a CPU, 2 cores",
+        "instructions": "fma, avx2, avx512f",
+        "caches": "L1 48K, L2 2048K, L3 32768K",
+        "compiler": "c++ 12.2.0",
+        "torch": "2.13.0",
+    }
+    on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), Evidence(HISTORY, [SEED, ENTRY])
+    idea = replace(IDEA, variant_plans=("by float2", "by float4"))
+    bad = outcome(
+        "a", Evaluation(status=Status.INCORRECT, log="wrong on masked inputs: 3 of 100 elements")
+    ).variants
+    return {
+        "system": prompts.system(),
+        "first_ideas": prompts.ideas(PROBLEM, gpu, None, Evidence(), [], 4, 2),
+        "later_ideas": prompts.ideas(PROBLEM, gpu, SEED, told, [SEED, ENTRY], 4, 2, ["vectorise it"]),
+        "summary": prompts.ideas(PROBLEM, gpu, SEED, told, [], 4, 2, summary=True),
+        "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, Evidence(), [], 1),
+        "first_code": prompts.code(PROBLEM, gpu, idea, None, None, Evidence(), [], 1, 1),
+        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, HISTORY[1].variants[:1], 2, 2),
+        "gluon": Prompts(languages=["gluon"]).code(PROBLEM, gpu, idea, None, None, Evidence(), [], 1, 1),
+        "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], 1, 2),
+        "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
+    }
+
+
+def test_the_prompts_are_those_that_a_person_has_read() -> None:
+    for name, text in rendered().items():
+        path = GOLDEN / f"{name}.md"
+        if os.environ.get("IDEATREE_GOLDEN") == "write":
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"{name} has changed; read it, then write it anew"
