@@ -23,7 +23,8 @@ def cause_of(log: str) -> str:
     lines = [line.rstrip() for line in log.splitlines() if line.strip() and line != LEFT_OUT]
     starts = [number for number, line in enumerate(lines) if line.lstrip().startswith(TRACEBACK)]
     if not starts:
-        return _cut(lines[0]) if lines else ""
+        errors = (line for line in lines if lines[0].endswith(":") and COMPILERS.match(line))
+        return _cut(next(errors, lines[0])) if lines else ""
     first = lines[0].strip()
     if starts[0] > 0 and not first.endswith(":"):
         return _cut(first)  # how a process ended; the traceback is in its output

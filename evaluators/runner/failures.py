@@ -6,9 +6,11 @@ import traceback
 import types
 from typing import Any
 
+from evaluators.base.compiler_messages import compiler_messages
 from evaluators.runner.messages import Failed, Import, Order, Phase, RunCalls
 
 ERROR_CHARACTERS = 6000
+BUILD_FAILED = "Error building extension"
 COMPILER = "torch._inductor"
 """The package of torch's compiler."""
 
@@ -34,7 +36,7 @@ def failure(order: Order, error: BaseException) -> Failed:
         phase = Phase.DEVICE
     if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith("triton."):
         phase = Phase.IMPORT  # Triton compiles at the first call
-    text = "".join(traceback.format_exception(error))
+    text = build_failure(error) or "".join(traceback.format_exception(error))
     if isinstance(error, WrongOutput):
         phase, text = Phase.OUTPUT, str(error)
     elif isinstance(error, Declined):
@@ -44,18 +46,32 @@ def failure(order: Order, error: BaseException) -> Failed:
     return Failed(phase=phase, error=text, compiler=_lacks_compiler(error))
 
 
+def build_failure(error: BaseException) -> str:
+    """What the compilers say about an extension that does not build; "" for another error."""
+    messages = (str(each) for each in _chain(error))
+    output = next((each for each in messages if each.startswith(BUILD_FAILED)), "")
+    found = compiler_messages(output, ERROR_CHARACTERS)
+    return f"{output.partition(': [')[0]}:\n{found}" if found else ""
+
+
 def _lacks_compiler(error: BaseException) -> bool:
     """Whether the error, or one that caused it, names a module of torch's compiler."""
-    chain: list[BaseException] = [error]
-    for each in chain:
+    for each in _chain(error):
         module = each.name if isinstance(each, ImportError) else type(each).__module__
         if isinstance(each, AttributeError):
             module = getattr(each.obj, "__name__", "")
         if str(module).startswith(COMPILER):
             return True
+    return False
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and those that caused it."""
+    chain: list[BaseException] = [error]
+    for each in chain:
         chain += [
             it
             for it in (each.__cause__, each.__context__)
             if it is not None and all(it is not known for known in chain)
         ]
-    return False
+    return chain

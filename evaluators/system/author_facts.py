@@ -30,7 +30,8 @@ def toolchain(device: str) -> dict[str, str]:
     instructions and caches. What cannot be found out is left out."""
     from torch.utils import cpp_extension
 
-    facts = {"compiler": _version(cpp_extension.get_cxx_compiler(), r"^(.+)$")}
+    compiler = str(cpp_extension.get_cxx_compiler())  # type: ignore[no-untyped-call]
+    facts = {"compiler": _version(compiler, r"^(.+)$")}
     if device == "cuda":
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             facts["triton"] = importlib.metadata.version("triton")

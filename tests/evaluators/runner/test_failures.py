@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.base.cause import cause_of
 from evaluators.records.problem import Problem
 from evaluators.runner import failures
 from evaluators.runner.messages import Import, Load, Order, Phase, RunCalls
@@ -47,6 +48,17 @@ def test_the_phase_of_a_failure(order: Order, error: BaseException, phase: Phase
     found = failures.failure(order, error)
     assert (found.phase, found.compiler) == (phase, False)
     assert str(error) in found.error
+
+
+def test_a_build_that_fails_is_reported_in_the_compilers_words() -> None:
+    said = "/tmp/s/main.cpp:6:5: error: ‘foo’ was not declared\n    6 |     foo(x);"
+    output = f"Error building extension 's': [1/2] c++ -c /tmp/s/main.cpp\n{said}\nninja: build stopped."
+    try:
+        raise RuntimeError(output) from ValueError("ninja returned 1")
+    except RuntimeError as error:
+        found = failures.failure(IMPORT, error)
+    assert found.error == f"Error building extension 's':\n{said.replace('/tmp/s/', '')}"
+    assert cause_of(found.error) == "main.cpp:6:5: error: ‘foo’ was not declared"
 
 
 def test_a_long_log_has_its_ends() -> None:
