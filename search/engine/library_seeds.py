@@ -12,8 +12,12 @@ from search.records.tree import Seed
 logger = logging.getLogger(__name__)
 
 
+LIBRARY_ENTRIES = 4
+"""The number of kernels that a search asks the library for."""
+
+
 def library_seeds(
-    library: Library, problem: Problem, at_most: int, environment: Mapping[str, str]
+    library: Library, problem: Problem, environment: Mapping[str, str], at_most: int = LIBRARY_ENTRIES
 ) -> tuple[Seed, ...]:
     """The library's kernels that help with the problem on such a device, the most helpful first. If the
     library cannot be read, this logs a warning and returns none."""

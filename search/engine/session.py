@@ -17,7 +17,7 @@ from typing import Any
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from search.engine.in_flight import InFlight
-from search.engine.library_seeds import library_seeds
+from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
 from search.protocols import KernelEvaluator, Library, Observer
@@ -80,7 +80,7 @@ class Session:
         library: Library | None = None,
         observers: Sequence[Observer] = (),
         outstanding: int = 64,
-        library_entries: int = 4,
+        library_entries: int = LIBRARY_ENTRIES,
         grace_s: float = 30.0,
         confirm_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
@@ -153,7 +153,7 @@ class Session:
                     )
             self.entries, self.ranking = started.entries, started.ranking
         elif self._ask_library and self.library is not None:
-            self.entries = library_seeds(self.library, self.problem, self.library_entries, self.environment)
+            self.entries = library_seeds(self.library, self.problem, self.environment, self.library_entries)
 
     def announce(self) -> None:
         """Records that the run has started or resumed."""

@@ -106,7 +106,7 @@ class LibraryAnswers:
         self, extracted: ExtractedProblem, problem: Problem, environment: Mapping[str, str]
     ) -> list[tuple[str, Kernel]]:
         """The kernels to try, with their entries' ids: drop-in ones, then those adapted to the problem."""
-        seeds = library_seeds(self._library, problem, MOST_ENTRIES, environment)
+        seeds = library_seeds(self._library, problem, environment, MOST_ENTRIES)
         found = {seed.id: seed.kernel for seed in seeds if seed.drop_in}
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
         fragment, traced = self._fragment(extracted), self._traced_models[extracted.places[0].shape]

@@ -1,6 +1,7 @@
 """Shows what a model is asked, without asking it:
 
     python -m search.prompt problem=level1/conv2d                   the first question for ideas
+    python -m search.prompt problem=level1/conv2d facts=h200        the same, for a search on an H200
     python -m search.prompt run=outputs/…                           a run's next question for ideas
     python -m search.prompt run=outputs/… idea=<id>                 the question for an idea's code
     python -m search.prompt run=outputs/… variant=<id>              the question for a variant's repair
@@ -15,7 +16,7 @@ import json
 import random
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,16 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.app.resuming import NO_HYDRA_FILES, stored_config, value_of
+from search.engine.library_seeds import library_seeds
 from search.models.client import ModelClient
+from search.prompt.device_facts import device_facts, facts_of_this_cpu
 from search.proposers.llm.proposer import LLMProposer
-from search.protocols import RunContext, Strategy, View
+from search.protocols import Library, RunContext, Strategy, View
 from search.records.budget import Budget
 from search.records.journal import replay
 from search.records.model_calls import Question
 from search.records.run_state import RunState, rebuild
-from search.records.tree import drop_ins, shown_history
+from search.records.tree import Seed, drop_ins, shown_history
 from search.run.config import RunConfig
 
 OWN = ("run", "idea", "variant", "call")
@@ -50,6 +53,9 @@ class PromptConfig(RunConfig):
     idea: str | None = option(None, "id of the run's idea whose code question to show")
     variant: str | None = option(None, "id of the run's variant whose repair question to show")
     call: str | None = option(None, "number of the run's recorded call to show, such as 000012")
+    facts: str | None = option(
+        None, "device that a new search's question is for: h100, h200, l40s, a100, a run or a recording"
+    )
     hydra: Any = hydra_settings(NO_FOLDER)
 
 
@@ -84,9 +90,14 @@ def main(config: DictConfig) -> int:
 def _question(config: DictConfig, folder: Path | None) -> Question:
     """What a search with this config would ask next, at the point where the run is. Raises UsageError."""
     state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
-    problem: Problem = state.started.problem if state.started else _problem(config)
     proposer: LLMProposer = build(config.proposer)
-    proposer.begin(_context(problem, folder, state, config.history))
+    if state.started is not None:
+        problem, facts, entries = state.started.problem, state.started.environment, state.started.entries
+    else:
+        problem, facts = _new_search(config)
+        library: Library | None = build(config.library.kernels) if config.library.use else None
+        entries = library_seeds(library, problem, facts) if library else ()
+    proposer.begin(_context(problem, folder, state, config.history, facts, entries))
     tree = state.tree
     if (variant_id := config.variant) is not None:
         if variant_id not in tree.variants:
@@ -95,7 +106,6 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
         if variant.evaluation is None:
             raise UsageError(f"variant={variant_id} has no verdict yet")
         return proposer.repair_question(problem, tree.ideas[variant.idea], variant)
-    entries = state.started.entries if state.started else ()
     if (idea_id := config.idea) is not None:
         if idea_id not in tree.ideas:
             raise UsageError(f"idea={idea_id}: the run has no such idea")
@@ -119,13 +129,26 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
 
 
-def _problem(config: DictConfig) -> Problem:
-    device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+def _new_search(config: DictConfig) -> tuple[Problem, dict[str, str]]:
+    """The problem, on the device that the prompt is for, and the device's facts."""
+    if config.facts is not None:
+        facts = device_facts(str(config.facts))
+        device = "cuda" if facts.get("architecture") else "cpu"
+    else:
+        device, _ = choose_device(str(config.device), clustered=bool(config.ray.address))
+        facts = facts_of_this_cpu() if device == "cpu" else {}
     problem: Problem = build(config.problem, device=device)
-    return problem
+    return problem, facts
 
 
-def _context(problem: Problem, folder: Path | None, state: RunState, history: str) -> RunContext:
+def _context(
+    problem: Problem,
+    folder: Path | None,
+    state: RunState,
+    history: str,
+    facts: Mapping[str, str],
+    entries: Sequence[Seed],
+) -> RunContext:
     """The context of a run in which no model is called."""
 
     def never(_: object) -> None:
@@ -136,8 +159,8 @@ def _context(problem: Problem, folder: Path | None, state: RunState, history: st
         problem=problem,
         folder=folder or Path(),
         state=state,
-        entries=state.started.entries if state.started else (),
-        facts=state.started.environment if state.started else {},
+        entries=entries,
+        facts=facts,
         model_client=ModelClient(budget=Budget(), path=path, report=never),
         history=history,
     )

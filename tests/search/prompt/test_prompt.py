@@ -28,6 +28,27 @@ def test_the_first_question_of_a_search(capsys: pytest.CaptureFixture[str]) -> N
     assert "size = 768" in text
 
 
+@pytest.mark.parametrize("facts", ["h200", "conv2d_h200"])
+def test_the_first_question_of_a_search_on_a_device_that_is_elsewhere(
+    facts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "problem=level1/conv2d", f"facts={facts}")
+    assert "All float tensors are float32, on a GPU." in text
+    assert "- NVIDIA H200\n- compute capability 9.0\n- 132 streaming multiprocessors\n" in text
+    assert "written in Triton or CUDA C++" in text
+    assert "- 4641 GB/s when copying" in text
+    assert "# Library kernels that an idea may also use" in text
+    assert "# Library kernels" not in shown(
+        capsys, "problem=level1/conv2d", "facts=l40s", "library.use=false"
+    )
+
+
+def test_the_first_question_on_this_cpu_names_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "problem=level1/softmax", "device=cpu", "library.use=false")
+    assert "# The device\n" in text
+    assert "C++ compiler" in text
+
+
 @pytest.mark.slow
 def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, f"run={RUN}")
@@ -35,9 +56,9 @@ def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"`{best.id}`" in text
     assert best.kernel.source.strip() in text
     assert Counter(idea.text in text for idea in TREE.ideas.values()) == {True: len(TREE.ideas)}
-    assert "Best ideas:" not in text
-    assert "Best ideas:" in shown(capsys, f"run={RUN}", "history=summary")
-    assert "tried" not in shown(capsys, f"run={RUN}", "history=none").partition("# Task")[2]
+    assert "ideas, " not in text
+    assert "ideas, " in shown(capsys, f"run={RUN}", "history=summary")
+    assert "What was tried" not in shown(capsys, f"run={RUN}", "history=none")
 
 
 @pytest.mark.slow
@@ -65,6 +86,7 @@ def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"run={RUN}", "variant=99"], "no such variant"),
         (["call=1"], "give run="),
         (["problem=level1/matmul", "idea=1"], "give run="),
+        (["problem=level1/matmul", "facts=h2000"], "did you mean h200?"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
