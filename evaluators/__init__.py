@@ -27,10 +27,11 @@ Where to look, from the commands down to the machine; each file says more at its
                   weight_changes, dependent_calls; cost/: operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace, elf,
-                  user_cache
+                  author_facts, user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
                   five_stages, overhead, reference_audit, opening
-    base/         cause, nearest, atomic_write, jsonl_store, json_record, option, usage_error
+    base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
+                  usage_error
     problems/     the shipped references
 """
 

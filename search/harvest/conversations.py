@@ -4,13 +4,13 @@ columns follow TRL's conversational formats (huggingface.co/docs/trl/dataset_for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from evaluators.records.problem import Problem
 from search.harvest.rows import Column, columns
-from search.proposers.llm.evidence import Evidence
+from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.prompts import Prompts
 from search.records.tree import Idea, Outcome, Seed, Variant
 
@@ -28,23 +28,26 @@ CONVERSATION = (
 @dataclass(frozen=True, kw_only=True)
 class Brief:
     """What a prompt says about an idea: the kernel it starts from (None: the reference), the library entry it
-    builds on, and the device's `facts`."""
+    builds on, the device's `facts`, and what the rounds before measured."""
 
     idea: Idea
     seed: Seed | None
     entry: Seed | None = None
     facts: Mapping[str, str]
+    known: MeasuredHistory = field(default_factory=MeasuredHistory)
 
 
 def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
     """The prompt for the first and only variant of the idea."""
-    prompt = _prompts().code(problem, brief.facts, brief.idea, brief.seed, brief.entry, Evidence(), (), 1, 1)
+    prompt = _prompts().code(
+        problem, brief.facts, brief.idea, brief.seed, brief.entry, MeasuredHistory(), (), 1, 1
+    )
     return _asked(prompt)
 
 
 def asks_for_repair(problem: Problem, brief: Brief, failed: Variant) -> list[Message]:
     """The prompt to repair a failed variant."""
-    return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed, Evidence()))
+    return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed, brief.known))
 
 
 def asks_for_idea(
@@ -52,7 +55,9 @@ def asks_for_idea(
 ) -> list[Message]:
     """The prompt for one idea for the brief's seed, given the history and the library entries; the brief's
     idea is not shown."""
-    return _asked(_prompts().ideas(problem, brief.facts, brief.seed, Evidence(history, entries), entries, 1))
+    return _asked(
+        _prompts().ideas(problem, brief.facts, brief.seed, MeasuredHistory(history, entries), entries, 1)
+    )
 
 
 def conversation(prompt: list[Message], answer: str) -> dict[str, Any]:

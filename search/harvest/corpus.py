@@ -18,6 +18,7 @@ from kernel_library.catalogue.entry import Entry
 from kernel_library.catalogue.library import FolderLibrary
 from search.harvest.conversations import Brief
 from search.harvest.identity import fingerprint, sized
+from search.proposers.llm.measured_history import MeasuredHistory
 from search.records.journal import JournalError, replay
 from search.records.run_state import RunState, rebuild
 from search.records.tree import LIBRARY, Category, Idea, Seed, Variant
@@ -114,9 +115,11 @@ class HarvestedRun:
         """What a prompt for the variant would say."""
         assert self.state.started is not None
         idea = self.state.tree.ideas[variant.idea]
-        entry = next((each for each in self.state.started.entries if each.id == idea.builds_on), None)
-        facts = self.state.started.environment
-        return Brief(idea=idea, seed=self.seed_of(variant), entry=entry, facts=facts)
+        started, earlier = self.state.started, self.state.tree.before(idea.round)
+        entry = next((each for each in started.entries if each.id == idea.builds_on), None)
+        known = MeasuredHistory(earlier.history(), started.entries, earlier.ranking)
+        facts = started.environment
+        return Brief(idea=idea, seed=self.seed_of(variant), entry=entry, facts=facts, known=known)
 
     def lineage(self, variant: Variant) -> tuple[str, ...]:
         """The ideas that led to the variant's own, oldest first."""

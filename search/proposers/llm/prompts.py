@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
-from search.proposers.llm.evidence import Evidence, share_room
+from search.proposers.llm.measured_history import MeasuredHistory, share_room
 from search.records.tree import Category, Idea, Seed, Variant
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Prompts:
         problem: Problem,
         facts: Mapping[str, str],
         seed: Seed | None,
-        evidence: Evidence,
+        evidence: MeasuredHistory,
         entries: Sequence[Seed],
         count: int,
         variants: int = 1,
@@ -150,7 +150,7 @@ class Prompts:
         idea: Idea,
         seed: Seed | None,
         entry: Seed | None,
-        evidence: Evidence,
+        evidence: MeasuredHistory,
         failed: Sequence[Variant],
         number: int,
         of: int,
@@ -177,7 +177,7 @@ class Prompts:
         facts: Mapping[str, str],
         idea: Idea,
         failed: Variant,
-        evidence: Evidence,
+        evidence: MeasuredHistory,
     ) -> str:
         """Asks for a corrected version of a failed variant."""
         assert failed.evaluation is not None
@@ -191,10 +191,10 @@ class Prompts:
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""
-        return self._render("rules.md", **self._about(problem, {}, None, Evidence())).strip()
+        return self._render("rules.md", **self._about(problem, {}, None, MeasuredHistory())).strip()
 
     def _about(
-        self, problem: Problem, facts: Mapping[str, str], seed: Seed | None, evidence: Evidence
+        self, problem: Problem, facts: Mapping[str, str], seed: Seed | None, evidence: MeasuredHistory
     ) -> dict[str, Any]:
         """The values that all prompts share."""
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]
@@ -246,7 +246,7 @@ class Prompts:
         )
 
 
-def _seed(seed: Seed, evidence: Evidence, source: str | None = None) -> dict[str, Any]:
+def _seed(seed: Seed, evidence: MeasuredHistory, source: str | None = None) -> dict[str, Any]:
     return {
         "id": seed.id,
         "source": seed.kernel.source.rstrip() if source is None else source,

@@ -13,7 +13,7 @@ from typing import TypeVar
 from evaluators.records.problem import Kernel, Problem
 from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
-from search.proposers.llm.evidence import Evidence
+from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
 from search.protocols import ProposerFailed, RunContext
@@ -210,7 +210,7 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
-        evidence = Evidence(history, run.entries, run.state.tree.before(expansion.round).ranking)
+        evidence = MeasuredHistory(history, run.entries, run.state.tree.before(expansion.round).ranking)
         prompt = self._prompts.ideas(
             problem,
             run.facts,
@@ -252,12 +252,12 @@ class LLMProposer:
             purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
         )
 
-    def _evidence(self, idea: Idea) -> Evidence:
+    def _evidence(self, idea: Idea) -> MeasuredHistory:
         """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a
         round is measured first."""
         run = self._context
         earlier = run.state.tree.before(idea.round)
-        return Evidence(shown_history(earlier.history(), run.history), run.entries, earlier.ranking)
+        return MeasuredHistory(shown_history(earlier.history(), run.history), run.entries, earlier.ranking)
 
     async def _sketches(
         self,

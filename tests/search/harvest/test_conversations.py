@@ -96,7 +96,7 @@ def test_a_preference_is_between_kernels_or_between_ideas() -> None:
             idea = tree[row["run"]].ideas[tree[row["run"]].variants[variant].idea]
             (stated,) = read_ideas(answer["content"], [idea.builds_on])
             assert (stated.text, stated.category) == (row[f"{side}_idea"], idea.category)
-            assert "Propose 1 optimisation idea for" in text(row["prompt"])
+            assert "Propose 1 optimisation idea." in text(row["prompt"])
             assert idea.text not in text(row["prompt"]), "the prompt would contain the answer"
 
 

@@ -12,7 +12,7 @@ import pytest
 from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
-from search.proposers.llm.evidence import SUMMARY_CHARACTERS, TRIED_CHARACTERS, Evidence
+from search.proposers.llm.measured_history import SUMMARY_CHARACTERS, TRIED_CHARACTERS, MeasuredHistory
 from search.proposers.llm.prompts import Prompts
 from search.records.ranking import LeaderComparison, Ranking
 from search.records.tree import Category, Idea, Outcome, Seed
@@ -74,7 +74,7 @@ def ideas(
     told: list[Outcome] | None = None, seed: Seed | None = SEED, summary: bool = False, **switches: Any
 ) -> str:
     entries = [SEED, ENTRY]
-    evidence = Evidence(told or [], entries)
+    evidence = MeasuredHistory(told or [], entries)
     return Prompts(**switches).ideas(PROBLEM, FACTS, seed, evidence, entries, 3, 2, summary=summary)
 
 
@@ -115,7 +115,7 @@ def test_the_question_for_ideas_tells_what_is_known() -> None:
 
 def test_a_kernel_for_something_else_says_so() -> None:
     related = replace(ENTRY, why="matmul for conv2d: implicit GEMM", drop_in=False)
-    text = Prompts().ideas(PROBLEM, FACTS, SEED, Evidence(), [related], 3)
+    text = Prompts().ideas(PROBLEM, FACTS, SEED, MeasuredHistory(), [related], 3)
     assert "## `entry1`: matmul for conv2d: implicit GEMM\n\nIt solves a different problem." in text
     assert "not been measured" not in text
 
@@ -124,7 +124,7 @@ def test_cases_show_their_weights_and_a_seeds_verdicts() -> None:
     cases = (Case(sizes={"n": 64}, weight=2.0), Case(sizes={"n": 1}, dtype="bfloat16", weight=0.0))
     part = CaseResult(name="n=64", weight=2.0, held_out=False, evaluation=EVALUATION)
     seed = replace(SEED, evaluation=replace(EVALUATION, cases=(part,)))
-    asked = Prompts().ideas(replace(PROBLEM, cases=cases), FACTS, seed, Evidence(), [], 2)
+    asked = Prompts().ideas(replace(PROBLEM, cases=cases), FACTS, seed, MeasuredHistory(), [], 2)
     assert "- n=64, weight 2\n- n=1 bfloat16: checked, not timed\n" in asked
     assert "`supports(*inputs) -> bool`" in asked
     assert "Over all cases, as weighted geometric means" in asked
@@ -171,7 +171,7 @@ def test_a_kernel_has_one_figure_that_of_its_last_comparison() -> None:
         for id, ms in times.items()
     }
     ranking.add(LeaderComparison(evaluations=together))
-    evidence = Evidence([first, following], [SEED], ranking)
+    evidence = MeasuredHistory([first, following], [SEED], ranking)
     assert evidence.figures(one) == "0.5 ms, 3x eager [2.97, 3.03]"
     assert str(evidence.gain(two)).startswith("slower than its seed: 0.909x")
     assert evidence.lineage(one.seed) == [
@@ -184,7 +184,7 @@ def test_a_kernel_has_one_figure_that_of_its_last_comparison() -> None:
 def test_a_mistake_is_told_once() -> None:
     logs = [f"wrong on masked inputs: {i} of 100 elements" for i in range(3)] + ["out of shared memory"]
     found = [Evaluation(status=Status.INCORRECT, log=log) for log in logs]
-    assert Evidence([outcome("a", *found)]).mistakes() == [
+    assert MeasuredHistory([outcome("a", *found)]).mistakes() == [
         "incorrect, 3 kernels: wrong on masked inputs: 2 of 100 elements",
         "incorrect: out of shared memory",
     ]
@@ -201,13 +201,13 @@ def test_part_of_the_ideas_must_leave_the_lineage() -> None:
 
 def test_switches() -> None:
     assert "132" not in ideas(hardware=False)
-    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, Evidence(), [], 1, 1)
-    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, Evidence(), [], 1, 1)
+    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], 1, 1)
+    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], 1, 1)
     assert "softmax_kernel" in question
     assert "softmax_kernel" not in without
     assert "Mistakes made" not in ideas(HISTORY, mistakes=False)
     for parent, edits in ((SEED, False), (None, True)):
-        asked = Prompts(edits=edits).code(PROBLEM, FACTS, IDEA, parent, None, Evidence(), [], 1, 1)
+        asked = Prompts(edits=edits).code(PROBLEM, FACTS, IDEA, parent, None, MeasuredHistory(), [], 1, 1)
         assert "SEARCH" not in asked, "there is nothing to edit, or it is off"
     assert "@triton.jit" in without, "the rules stay"
 
@@ -215,7 +215,7 @@ def test_switches() -> None:
 def test_the_question_for_code() -> None:
     bad = HISTORY[1].variants[0]
     idea = replace(IDEA, variant_plans=("by float2", "by float4", "by bulk copies"))
-    text = Prompts().code(PROBLEM, FACTS, idea, SEED, ENTRY, Evidence(HISTORY), [bad], 2, 3)
+    text = Prompts().code(PROBLEM, FACTS, idea, SEED, ENTRY, MeasuredHistory(HISTORY), [bad], 2, 3)
     for part in (
         "> vectorise it",
         "half the time",
@@ -231,10 +231,10 @@ def test_the_question_for_code() -> None:
         "## CUDA C++",
     ):
         assert part in text, part
-    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, Evidence(), [], 1, 1)
+    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, MeasuredHistory(), [], 1, 1)
     assert "## CUDA" not in alone
     assert "variant 1" not in alone
-    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, Evidence(), [], 1, 1)
+    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, MeasuredHistory(), [], 1, 1)
     assert "## C++" in on_cpu
     assert "## Triton" not in on_cpu
 
@@ -242,7 +242,7 @@ def test_the_question_for_code() -> None:
 def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
     log = "the first error\n" + "noise\n" * 5000 + "the last word"
     bad = replace(HISTORY[1].variants[0], evaluation=Evaluation(status=Status.RUNTIME_ERROR, log=log))
-    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad, Evidence())
+    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad, MeasuredHistory())
     assert "runtime_error" in text
     assert "the first error" in text
     assert "the last word" in text
@@ -252,7 +252,7 @@ def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
 def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
     (tmp_path / "ideas.md").write_text("Say {{ count }}.")
     prompts = Prompts(folder=tmp_path)
-    assert prompts.ideas(PROBLEM, FACTS, None, Evidence(), [], 3) == "Say 3.\n"
+    assert prompts.ideas(PROBLEM, FACTS, None, MeasuredHistory(), [], 3) == "Say 3.\n"
     assert "expert" in prompts.system()
     with pytest.raises(ValueError, match="does not exist"):
         Prompts(folder=tmp_path / "none")
@@ -283,20 +283,21 @@ def rendered() -> dict[str, str]:
         "compiler": "c++ 12.2.0",
         "torch": "2.13.0",
     }
-    on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), Evidence(HISTORY, [SEED, ENTRY])
+    on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), MeasuredHistory(HISTORY, [SEED, ENTRY])
     idea = replace(IDEA, variant_plans=("by float2", "by float4"))
+    gluon = Prompts(languages=["gluon"])
     bad = outcome(
         "a", Evaluation(status=Status.INCORRECT, log="wrong on masked inputs: 3 of 100 elements")
     ).variants
     return {
         "system": prompts.system(),
-        "first_ideas": prompts.ideas(PROBLEM, gpu, None, Evidence(), [], 4, 2),
+        "first_ideas": prompts.ideas(PROBLEM, gpu, None, MeasuredHistory(), [], 4, 2),
         "later_ideas": prompts.ideas(PROBLEM, gpu, SEED, told, [SEED, ENTRY], 4, 2, ["vectorise it"]),
         "summary": prompts.ideas(PROBLEM, gpu, SEED, told, [], 4, 2, summary=True),
-        "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, Evidence(), [], 1),
-        "first_code": prompts.code(PROBLEM, gpu, idea, None, None, Evidence(), [], 1, 1),
+        "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, MeasuredHistory(), [], 1),
+        "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], 1, 1),
         "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, HISTORY[1].variants[:1], 2, 2),
-        "gluon": Prompts(languages=["gluon"]).code(PROBLEM, gpu, idea, None, None, Evidence(), [], 1, 1),
+        "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], 1, 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], 1, 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
     }
@@ -304,7 +305,7 @@ def rendered() -> dict[str, str]:
 
 def test_the_prompts_are_those_that_a_person_has_read() -> None:
     for name, text in rendered().items():
-        path = GOLDEN / f"{name}.md"
+        path = GOLDEN / f"{name}.txt"
         if os.environ.get("IDEATREE_GOLDEN") == "write":
             path.write_text(text, encoding="utf-8")
         assert path.read_text(encoding="utf-8") == text, f"{name} has changed; read it, then write it anew"

@@ -44,7 +44,7 @@ class Gain:
         return f"no difference from its seed beyond the error: {figures}"
 
 
-class Evidence:
+class MeasuredHistory:
     """The evidence of the ideas in `history`, whose seeds are variants in it or among `entries`. A kernel has
     one figure everywhere: its last comparison with other kernels if there was one, otherwise its own
     verdict."""
