@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 LEFT_OUT = "[… {} more lines]"
-PATH = re.compile(r"(?<![\w.])/[^\s:,()'\"‘’]*/(?=[\w.+-]+)")
-"""The folder of a path: scratch folders mean nothing to an author."""
+FOLDER = re.compile(r"(?<![\w./:<])/(?:[\w.+@~-]+/)+(?=[\w.+<-])")
+"""The folder of an absolute path, which means nothing on another machine."""
 DIAGNOSTIC = re.compile(
     r"(?:\S+?(?:[:(]\d+[:,\d)]*)\s*(?:fatal |catastrophic )?"  # main.cpp:3:5: error: …, a.cu(12): error: …
     r"|(?:ptxas|nvlink|nvcc|cc1plus|ld|collect2)\b.*?)\b(?P<kind>error|warning|note|remark)\b"
@@ -30,7 +30,7 @@ def compiler_messages(text: str, characters: int) -> str:
     context: list[str] = []
     seen: set[str] = set()
     for line in text.splitlines():
-        short = PATH.sub("", line.rstrip())
+        short = without_folders(line.rstrip())
         if found := DIAGNOSTIC.match(short):
             kind = errors if found["linker"] or found["kind"] == "error" else others
             is_new = short not in seen
@@ -47,6 +47,18 @@ def compiler_messages(text: str, characters: int) -> str:
         elif block is not None:
             block.append(short)
     return whole_lines([*errors, *others], characters) if errors else ""
+
+
+def without_folders(text: str) -> str:
+    """A text whose absolute paths have lost their folders, except those inside a Python package."""
+
+    def kept(found: re.Match[str]) -> str:
+        for packages in ("site-packages/", "dist-packages/"):
+            if packages in found[0]:
+                return found[0].partition(packages)[2]
+        return ""
+
+    return FOLDER.sub(kept, text)
 
 
 def whole_lines(lines: list[str], characters: int) -> str:

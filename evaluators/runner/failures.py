@@ -6,7 +6,7 @@ import traceback
 import types
 from typing import Any
 
-from evaluators.base.compiler_messages import compiler_messages
+from evaluators.base.compiler_messages import compiler_messages, without_folders
 from evaluators.runner.messages import Failed, Import, Order, Phase, RunCalls
 
 ERROR_CHARACTERS = 6000
@@ -36,7 +36,7 @@ def failure(order: Order, error: BaseException) -> Failed:
         phase = Phase.DEVICE
     if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith("triton."):
         phase = Phase.IMPORT  # Triton compiles at the first call
-    text = build_failure(error) or "".join(traceback.format_exception(error))
+    text = build_failure(error) or without_folders("".join(traceback.format_exception(error)))
     if isinstance(error, WrongOutput):
         phase, text = Phase.OUTPUT, str(error)
     elif isinstance(error, Declined):

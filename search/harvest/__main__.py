@@ -111,7 +111,8 @@ def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> 
     left_out = (
         f"Left out: exact duplicates {exact}, near duplicates {near}, problems of benchmarks {len(keys)}"
     )
-    left_out += f" ({reasons[2:]})." if reasons else "."
+    left_out += f" ({reasons[2:]})" if reasons else ""
+    left_out += "".join(f", {why} {n}" for why, n in sorted(format.left_out.items())) + "."
     if not rows:
         read = f"runs {len(corpus.runs)}, library entries {len(corpus.from_library)}"
         raise HarvestError(f"nothing to write: no row of format {format.name} ({read}). {left_out}")

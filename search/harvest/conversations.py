@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from evaluators.records.problem import Problem
+from search.harvest.recorded_calls import RecordedCall
 from search.harvest.rows import Column, columns
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.prompts import Prompts
@@ -17,10 +18,16 @@ from search.records.tree import Idea, Outcome, Seed, Variant
 Message = dict[str, str]
 
 MESSAGE = columns("string", role="`system`, `user` or `assistant`", content="text of the message")
-PROMPT = Column(name="prompt", type=MESSAGE, meaning="what a search would ask: a system and a user message")
+PROMPT = Column(name="prompt", type=MESSAGE, meaning="the question: a system and a user message")
+ASKED = Column(
+    name="asked",
+    type="bool",
+    meaning="whether a model was asked these very words; otherwise they are what a search would ask",
+)
 CONVERSATION = (
     Column(name="messages", type=MESSAGE, meaning="prompt and completion, for training on both"),
     PROMPT,
+    ASKED,
     Column(name="completion", type=MESSAGE, meaning="the answer: one assistant message"),
 )
 
@@ -28,17 +35,21 @@ CONVERSATION = (
 @dataclass(frozen=True, kw_only=True)
 class Brief:
     """What a prompt says about an idea: the kernel it starts from (None: the reference), the library entry it
-    builds on, the device's `facts`, and what the rounds before measured."""
+    builds on, the device's `facts`, and what the rounds before measured. `asked`: the call that wrote the
+    kernel, if a model was asked for it."""
 
     idea: Idea
     seed: Seed | None
     entry: Seed | None = None
     facts: Mapping[str, str]
     known: MeasuredHistory = field(default_factory=MeasuredHistory)
+    asked: RecordedCall | None = None
 
 
 def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
-    """The prompt for the first and only variant of the idea."""
+    """The prompt that a model was asked or, without one, the prompt for the first and only variant."""
+    if brief.asked:
+        return _recorded(brief.asked)
     prompt = _prompts().code(
         problem, brief.facts, brief.idea, brief.seed, brief.entry, MeasuredHistory(), (), 1, 1
     )
@@ -46,7 +57,9 @@ def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
 
 
 def asks_for_repair(problem: Problem, brief: Brief, failed: Variant) -> list[Message]:
-    """The prompt to repair a failed variant."""
+    """The prompt to repair a failed variant, as it was asked or would be."""
+    if brief.asked:
+        return _recorded(brief.asked)
     return _asked(_prompts().repair(problem, brief.facts, brief.idea, failed, brief.known))
 
 
@@ -60,16 +73,22 @@ def asks_for_idea(
     )
 
 
-def conversation(prompt: list[Message], answer: str) -> dict[str, Any]:
+def conversation(prompt: list[Message], answer: str, brief: Brief) -> dict[str, Any]:
     """The columns of `CONVERSATION`."""
     completion = [_message("assistant", answer)]
-    return {"messages": [*prompt, *completion], "prompt": prompt, "completion": completion}
+    messages = {"messages": [*prompt, *completion], "prompt": prompt, "completion": completion}
+    return messages | {"asked": brief.asked is not None}
 
 
-def choice(prompt: list[Message], chosen: str, rejected: str) -> dict[str, Any]:
-    """The columns `prompt`, `chosen` and `rejected`."""
+def choice(prompt: list[Message], chosen: str, rejected: str, *, asked: bool) -> dict[str, Any]:
+    """The columns `prompt`, `asked`, `chosen` and `rejected`."""
     answers = {"chosen": chosen, "rejected": rejected}
-    return {"prompt": prompt} | {name: [_message("assistant", text)] for name, text in answers.items()}
+    messages = {name: [_message("assistant", text)] for name, text in answers.items()}
+    return {"prompt": prompt, "asked": asked} | messages
+
+
+def _recorded(call: RecordedCall) -> list[Message]:
+    return [_message("system", call.system), _message("user", call.prompt)]
 
 
 def _asked(prompt: str) -> list[Message]:

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evaluators.base.compiler_messages import without_folders
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
@@ -18,6 +19,7 @@ from kernel_library.catalogue.entry import Entry
 from kernel_library.catalogue.library import FolderLibrary
 from search.harvest.conversations import Brief
 from search.harvest.identity import fingerprint, sized
+from search.harvest.recorded_calls import RecordedCalls
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.records.journal import JournalError, replay
 from search.records.run_state import RunState, rebuild
@@ -65,6 +67,7 @@ class HarvestedRun:
     command: str
     state: RunState
     license: str
+    calls: RecordedCalls = field(default_factory=RecordedCalls)
     rejected: Mapping[str, Evaluation] = field(default_factory=dict)
 
     @cached_property
@@ -119,7 +122,15 @@ class HarvestedRun:
         entry = next((each for each in started.entries if each.id == idea.builds_on), None)
         known = MeasuredHistory(earlier.history(), started.entries, earlier.ranking)
         facts = started.environment
-        return Brief(idea=idea, seed=self.seed_of(variant), entry=entry, facts=facts, known=known)
+        sources = {each.id: each.kernel.source for each in started.entries}
+        return Brief(
+            idea=idea,
+            seed=self.seed_of(variant),
+            entry=entry,
+            facts=facts,
+            known=known,
+            asked=self.calls.writing(variant, self.state.tree, sources),
+        )
 
     def lineage(self, variant: Variant) -> tuple[str, ...]:
         """The ideas that led to the variant's own, oldest first."""
@@ -205,7 +216,9 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
             logger.warning("run skipped: %s", error)
             continue
         if state.started is not None:
-            runs.append(HarvestedRun(name=name, command=_command(path), state=state, license=license))
+            calls = RecordedCalls(path)
+            run = HarvestedRun(name=name, command=_command(path), state=state, license=license, calls=calls)
+            runs.append(run)
     return _with_cheats(runs)
 
 
@@ -335,4 +348,4 @@ def _command(folder: Path) -> str:
     except (OSError, yaml.YAMLError):
         return ""
     module = "search.run" if "strategy" in config else "search.mcp"
-    return shlex.join(["python", "-m", module, *map(str, arguments)])
+    return without_folders(shlex.join(["python", "-m", module, *map(str, arguments)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -16,6 +17,8 @@ class Format(Protocol):
     about: str
     """One or two sentences for the dataset's card."""
     columns: tuple[Column, ...]
+    left_out: Counter[str]
+    """What `rows` left out: counts by reason, which names the key that lets it in if there is one."""
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """Every row, including duplicates, in an order that depends only on the corpus."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
@@ -36,12 +37,17 @@ class Improvement:
         *ORIGIN,
     )
 
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """A row per variant that is faster than its parent, which may be a library kernel."""
         for run in corpus.runs:
             for variant in run.written.values():
                 if row := self._row(run, variant):
                     yield row
+                elif variant.timing is not None:
+                    self.left_out["correct kernels that are not surely faster than their seed"] += 1
 
     def _row(self, run: HarvestedRun, variant: Variant) -> Row | None:
         before, after = run.seed_of(variant), variant.evaluation
@@ -51,9 +57,9 @@ class Improvement:
             return None
         idea, asked = run.state.tree.ideas[variant.idea], task(run.problem)
         gain = after.speedup / before.evaluation.speedup
-        prompt = asks_for_code(run.problem, run.brief(variant))
+        brief = run.brief(variant)
         values = asked | {
-            **conversation(prompt, kernel_answer(variant.kernel)),
+            **conversation(asks_for_code(run.problem, brief), kernel_answer(variant.kernel), brief),
             "before": before.kernel.source,
             "idea": idea.text,
             "category": idea.category.value,

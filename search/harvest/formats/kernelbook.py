@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from evaluators.records.problem import content_id
@@ -38,10 +39,14 @@ class Kernelbook:
         *ORIGIN,
     )
 
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """A row per correct Triton kernel."""
         for each in corpus.solutions():
             if each.kernel.language != "triton":
+                self.left_out["kernels in other languages than Triton"] += 1
                 continue
             reference = task(each.problem)["reference"]
             licenses = {each.origin["reference_license"], each.origin["kernel_license"]}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from evaluators.base.compiler_messages import without_folders
 from search.harvest.conversations import (
+    ASKED,
     MESSAGE,
     PROMPT,
     asks_for_code,
@@ -34,6 +36,7 @@ class Preference:
     )
     columns = (
         PROMPT,
+        ASKED,
         Column(
             name="chosen", type=MESSAGE, meaning="the better answer: the kernel, or for `parent` the idea"
         ),
@@ -56,6 +59,9 @@ class Preference:
         *ORIGIN,
     )
 
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """The pairs of each run, pairs within an idea first."""
         for run in corpus.runs:
@@ -75,10 +81,11 @@ class Preference:
                 assert chosen.evaluation is not None
                 assert other.evaluation is not None
                 same = other.kernel.id == chosen.kernel.id
-                if not same and (
-                    other.evaluation.timing is None or faster(chosen.evaluation, other.evaluation)
-                ):
-                    yield self._row(run, of, chosen, other)
+                if other.evaluation.timing is None or faster(chosen.evaluation, other.evaluation):
+                    if not same:
+                        yield self._row(run, of, chosen, other)
+                elif not same:
+                    self.left_out["pairs whose intervals overlap"] += 1
 
     def _row(self, run: HarvestedRun, of: str, chosen: Variant, rejected: Variant) -> Row:
         assert chosen.evaluation is not None
@@ -95,7 +102,7 @@ class Preference:
             "rejected_kernel": rejected.kernel.source,
             "reason": "slower" if verdict.timing else verdict.status.value,
             "rejected_rule": verdict.rule,
-            "rejected_log": verdict.log,
+            "rejected_log": without_folders(verdict.log),
             **times("chosen_", chosen.evaluation),
             **times("rejected_", verdict),
             **run.origin(chosen, rejected),
@@ -109,10 +116,11 @@ class Preference:
         brief = run.brief(chosen)
         if of == "idea":
             prompt = asks_for_code(run.problem, brief)
-            return choice(prompt, kernel_answer(chosen.kernel), kernel_answer(rejected.kernel))
+            answers = kernel_answer(chosen.kernel), kernel_answer(rejected.kernel)
+            return choice(prompt, *answers, asked=brief.asked is not None)
         assert run.state.started is not None
         ideas = (brief.idea, run.state.tree.ideas[rejected.idea])
         known = set(ideas[0].known_ideas) & set(ideas[1].known_ideas)
         history = [each for each in run.state.tree.history() if each.idea.id in known]
         prompt = asks_for_idea(run.problem, brief, history, run.state.started.entries)
-        return choice(prompt, *(ideas_answer([idea]) for idea in ideas))
+        return choice(prompt, *(ideas_answer([idea]) for idea in ideas), asked=False)

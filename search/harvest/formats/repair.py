@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from evaluators.base.compiler_messages import without_folders
 from evaluators.records.evaluation import Status
 from search.harvest.conversations import CONVERSATION, asks_for_repair, conversation
 from search.harvest.corpus import Corpus, task
@@ -39,24 +41,31 @@ class Repair:
         *ORIGIN,
     )
 
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """A row per successful repair."""
         for run in corpus.runs:
             for fixed in run.judged.values():
                 failed, verdict = run.judged.get(fixed.repairs), fixed.evaluation
-                if failed is None or verdict is None or verdict.status is not Status.CORRECT:
+                if failed is None or verdict is None:
+                    continue
+                if verdict.status is not Status.CORRECT:
+                    self.left_out["repairs that failed"] += 1
                     continue
                 failure, asked = failed.evaluation, task(run.problem)
                 if failure is None or failure.status is Status.CORRECT:
                     continue
-                prompt = asks_for_repair(run.problem, run.brief(fixed), failed)
+                brief = run.brief(fixed)
+                prompt = asks_for_repair(run.problem, brief, failed)
                 values = asked | {
-                    **conversation(prompt, kernel_answer(fixed.kernel)),
+                    **conversation(prompt, kernel_answer(fixed.kernel), brief),
                     "idea": run.state.tree.ideas[fixed.idea].text,
                     "failed": failed.kernel.source,
                     "status": failure.status.value,
                     "rule": failure.rule,
-                    "log": failure.log,
+                    "log": without_folders(failure.log),
                     "fixed": fixed.kernel.source,
                     "language": fixed.kernel.language,
                     **times("fixed_", verdict),

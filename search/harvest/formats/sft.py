@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
 from search.harvest.corpus import Corpus, rules, task
 from search.harvest.rows import ORIGIN, STRINGS, TASK, Column, Row, columns, timed, times
 from search.proposers.llm.answers import kernel_answer
+
+TAKES_ALL = "format.min_speedup=0 takes every correct one"
 
 
 class Sft:
@@ -34,6 +37,7 @@ class Sft:
         if not min_speedup >= 0:
             raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
         self._min_speedup = min_speedup
+        self.left_out: Counter[str] = Counter()
         self.about = (
             "Supervised fine-tuning: a PyTorch reference, an optimisation idea, and a correct kernel. The "
             f"lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
@@ -45,11 +49,12 @@ class Sft:
             timing = each.evaluation.timing
             assert timing is not None, "a solution is correct"
             if timing.speedup_low <= self._min_speedup:
+                self.left_out[f"kernels not surely above {self._min_speedup:g}x ({TAKES_ALL})"] += 1
                 continue
             asked = task(each.problem)
             prompt = asks_for_code(each.problem, each.brief)
             values = asked | {
-                **conversation(prompt, kernel_answer(each.kernel)),
+                **conversation(prompt, kernel_answer(each.kernel), each.brief),
                 "rules": rules(each.problem),
                 "idea": each.idea,
                 "category": each.category,

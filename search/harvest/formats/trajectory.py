@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from evaluators.records.evaluation import Status
+from evaluators.base.compiler_messages import without_folders
+from evaluators.records.evaluation import Evaluation, Status
+from search.harvest.conversations import ASKED, PROMPT, asks_for_code, asks_for_repair
 from search.harvest.corpus import Corpus, HarvestedRun, comparable, task
 from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
 from search.records.tree import Variant
@@ -15,17 +18,18 @@ from search.records.tree import Variant
 class Trajectory:
     """Each path from the reference, or from a library entry, to a leaf of the search tree.
 
-    The reward of a correct step is ln(its speedup / the speedup of the last correct step), where the
-    reference has a speedup of 1. The rewards of a branch without failures sum to the logarithm of its final
-    speedup. A step that failed has the reward `failed`, one that cheated `rejected`. Raises ValueError if one
-    of these is above 0.
+    The reward of a correct step is ln(its speedup / the speedup of the level that the branch has reached) if
+    the 95 % intervals of the two do not overlap, and the step is then the new level; otherwise it is 0. The
+    reference has a speedup of 1. A step that failed has the reward `failed`, one that cheated `rejected`.
+    Raises ValueError if one of these is above 0.
     """
 
     name = "trajectory"
     about = (
-        "Whole branches of a search, from the reference to a leaf, with a reward for every step: "
-        "ln(speedup / speedup of the last correct step), or a fixed one for failures. Branches share their "
-        "first steps; these have the same variant ids."
+        "Whole branches of a search, from the reference to a leaf, with the question and a reward for every "
+        "step: ln(speedup / speedup reached before) where the 95 % intervals of the two do not overlap, 0 "
+        "where they do, and a fixed one for failures. Branches share their first steps; these have the same "
+        "variant ids."
     )
     columns = (
         *TASK,
@@ -46,6 +50,8 @@ class Trajectory:
                     rule="the rule that it broke, if it cheated",
                     log="the evaluator's log for it",
                 ),
+                PROMPT,
+                ASKED,
                 *timed("", "the kernel; null where it failed"),
                 *columns("float64", reward="reward of this step"),
             ),
@@ -63,6 +69,7 @@ class Trajectory:
             raise ValueError(
                 f"format.failed is {failed} and format.rejected {rejected}; they must not be above 0"
             )
+        self.left_out: Counter[str] = Counter()
         self._failed = failed
         self._rejected = rejected
 
@@ -95,18 +102,21 @@ class Trajectory:
 
     def _steps(self, run: HarvestedRun, branch: list[Variant]) -> list[dict[str, Any]]:
         entry, first = run.seed_of(branch[0]), branch[0].evaluation
-        # Speedup of the last correct step, including the start. None for an entry measured on another device:
-        # the gain over it is unknown, and its own speedup is not part of the branch.
-        speedup: float | None = None if entry else 1.0
+        # The speedup that the branch has reached, with its interval. None for an entry measured on another
+        # device: the gain over it is unknown, and its own speedup is not part of the branch.
+        level: tuple[float, float, float] | None = None if entry else (1.0, 1.0, 1.0)
         if entry and entry.evaluation and first and comparable(first, entry.evaluation):
-            speedup = entry.evaluation.speedup
+            level = _level(entry.evaluation)
         steps = []
         for variant in branch:
-            verdict, idea = variant.evaluation, run.state.tree.ideas[variant.idea]
+            verdict, idea, brief = variant.evaluation, run.state.tree.ideas[variant.idea], run.brief(variant)
+            failed = run.judged.get(variant.repairs)
             assert verdict is not None, "judged variants have a verdict"
             if verdict.status is Status.CORRECT:
-                reward = math.log(verdict.speedup / speedup) if speedup else 0.0
-                speedup = verdict.speedup
+                reached = _level(verdict)
+                differs = reached and level and (reached[1] > level[2] or reached[2] < level[1])
+                reward = math.log(reached[0] / level[0]) if reached and level and differs else 0.0
+                level = reached if differs or level is None else level
             else:
                 reward = self._rejected if verdict.status is Status.REJECTED else self._failed
             steps.append(
@@ -119,9 +129,21 @@ class Trajectory:
                     "language": variant.kernel.language,
                     "status": verdict.status.value,
                     "rule": verdict.rule,
-                    "log": verdict.log,
+                    "log": without_folders(verdict.log),
+                    "prompt": (
+                        asks_for_repair(run.problem, brief, failed)
+                        if failed
+                        else asks_for_code(run.problem, brief)
+                    ),
+                    "asked": brief.asked is not None,
                     **times("", verdict),
                     "reward": reward,
                 }
             )
         return steps
+
+
+def _level(evaluation: Evaluation) -> tuple[float, float, float] | None:
+    """The speedup with its interval; None for a kernel without one."""
+    timing = evaluation.timing
+    return (timing.speedup, timing.speedup_low, timing.speedup_high) if timing else None

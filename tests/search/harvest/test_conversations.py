@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from search.harvest.formats.improvement import Improvement
 from search.harvest.formats.preference import Preference
 from search.harvest.formats.repair import Repair
 from search.harvest.formats.sft import Sft
+from search.harvest.formats.trajectory import Trajectory
 from search.prompt import __main__ as prompt
 from search.proposers.llm.answers import read_ideas, read_kernel
 from search.recordings.verdicts import RECORDINGS
@@ -45,29 +49,41 @@ def text(messages: list[dict[str, str]]) -> str:
     return "".join(each["content"] + "\n" for each in messages)
 
 
-@pytest.mark.slow
-def test_the_prompt_for_code_is_that_of_a_search() -> None:
-    ideas = rebuild(replay(CONV2D / "journal.jsonl")).tree.variants
-    found = rows(Sft(), CONV2D)
-    prompts = {ideas[row["variants"][0]].idea: text(row["prompt"]) for row in found}
-    assert len(prompts) >= 12
-    for idea, own in list(prompts.items())[::3]:
-        assert own == asked(f"run={CONV2D}", f"idea={idea}", "branch=1")
-    assert any("# The kernel to start from" in own for own in prompts.values())
-    assert all(
-        row["prompt"] == other["prompt"]
-        for row in rows(Improvement(), CONV2D)
-        for other in found
-        if other["kernel"] == row["after"] and other["idea"] == row["idea"]
+def recorded(folder: Path) -> set[str]:
+    """The prompts that the run's model was asked."""
+    calls = map(json.loads, (folder / "model_calls.jsonl").read_text().splitlines())
+    return {f"{call['system']}\n{call['prompt']}\n" for call in calls}
+
+
+@pytest.mark.parametrize("format", [Sft(min_speedup=0), Improvement(), Repair(), Preference()])
+def test_the_prompts_are_those_that_were_asked(format: Format) -> None:
+    for folder in (CONV2D, SOFTMAX):
+        of_code = [row for row in rows(format, folder) if row.get("of") != "parent"]
+        assert all(row["asked"] for row in of_code)
+        assert {text(row["prompt"]) for row in of_code} <= recorded(folder)
+
+
+def test_a_trajectory_has_the_prompt_of_each_step() -> None:
+    steps = [step for row in rows(Trajectory(), SOFTMAX) for step in row["steps"]]
+    assert {text(step["prompt"]) for step in steps} <= recorded(SOFTMAX)
+    assert any(step["repairs"] for step in steps)
+
+
+def test_what_no_model_was_asked_is_what_a_search_would_ask(tmp_path: Path) -> None:
+    shutil.copytree(CONV2D, tmp_path / "run")
+    (tmp_path / "run" / "model_calls.jsonl").unlink()
+    variants = rebuild(replay(CONV2D / "journal.jsonl")).tree.variants
+    row = rows(Sft(min_speedup=0), tmp_path)[0]
+    assert not row["asked"]
+    assert text(row["prompt"]) == asked(
+        f"run={CONV2D}", f"idea={variants[row['variants'][0]].idea}", "branch=1"
     )
 
 
-@pytest.mark.slow
-def test_the_prompt_for_a_repair_is_that_of_a_search() -> None:
-    found = rows(Repair(), SOFTMAX)
-    for row in found:
-        assert text(row["prompt"]) == asked(f"run={SOFTMAX}", f"variant={row['variants'][1]}")
-    assert found
+def test_no_row_names_a_folder_of_a_machine() -> None:
+    for format in (Sft(min_speedup=0), Repair(), Preference(), Trajectory()):
+        for row in rows(format, CONV2D, SOFTMAX):
+            assert not re.search(r"/(root|home|tmp|usr|work)/", json.dumps(row)), format.name
 
 
 @pytest.mark.parametrize("format", [Sft(min_speedup=0), Improvement(), Repair()])

@@ -1,0 +1,54 @@
+"""What a run's model was asked, word by word, for each kernel that it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from search.proposers.llm.answers import read_kernel
+from search.records.model_calls import Purpose
+from search.records.tree import Tree, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCall:
+    """A call that was answered: the two messages of the prompt, and the answer."""
+
+    system: str
+    prompt: str
+    answer: str
+
+
+class RecordedCalls:
+    """The answered calls for code of the run in a folder; none if it called no model."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._by_subject: defaultdict[str, list[RecordedCall]] = defaultdict(list)
+        path = folder / "model_calls.jsonl" if folder else None
+        if path is None or not path.exists():
+            return
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                call = json.loads(line)
+                if call["purpose"] != Purpose.IDEAS and not call["cause"]:
+                    recorded = RecordedCall(**{each: call[each] for each in ("system", "prompt", "answer")})
+                    self._by_subject[call["about"]].append(recorded)
+
+    def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> RecordedCall | None:
+        """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of
+        the library's kernels by id."""
+        subject, start = f"idea {variant.idea}", variant.parent
+        if variant.repairs:
+            subject, start = f"variant {variant.repairs}", variant.repairs
+        parent = tree.variants.get(start)
+        seed = parent.kernel.source if parent else entries.get(start, "")
+        for call in self._by_subject.get(subject, ()):
+            try:
+                if read_kernel(call.answer, seed).id == variant.kernel.id:
+                    return call
+            except ValueError:
+                continue
+        return None
