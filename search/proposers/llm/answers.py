@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.records.problem import Kernel, language_of
+from search.records.model_calls import storable
 from search.records.tree import Category, Idea
 
 FENCE = re.compile(
     r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 NO_CODE = "the answer has no code"
+LONGEST_REASON = 300
+"""Characters; a schema's error quotes the value that violates it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +60,15 @@ def read_ideas(text: str, schema: dict[str, Any]) -> list[Sketch]:
     except jsonschema.ValidationError as error:
         place = "/".join(str(part) for part in error.absolute_path)
         where = f" at {place}" if place else ""
-        raise ValueError(f"the JSON does not follow the schema{where}: {error.message}") from error
+        reason = error.message[:LONGEST_REASON]
+        raise ValueError(f"the JSON does not follow the schema{where}: {reason}") from error
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
     ideas = [
         Sketch(
-            text=" ".join(each["text"].split()),
+            text=" ".join(storable(each["text"]).split()),
             category=Category(each["category"]),
-            expected=" ".join(each["expected_effect"].split()),
+            expected=" ".join(storable(each["expected_effect"]).split()),
             library_entry=each["library_entry"],
         )
         for each in data["ideas"]
@@ -114,6 +120,8 @@ def _why_not(source: str) -> str | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         return f"the code is not Python: {error}"
+    except (RecursionError, MemoryError):
+        return "the code is nested too deeply for Python to parse"
     if any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
         return None
     return "the code defines no class ModelNew"
@@ -129,4 +137,6 @@ def _json(text: str) -> Any:
             return json.loads(candidate)
         except ValueError as error:
             reason = f"the answer is not JSON: {error}"
+        except RecursionError:
+            reason = "the answer is JSON nested too deeply"
     raise ValueError(reason)
