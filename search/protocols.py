@@ -48,6 +48,10 @@ class ProposerFailed(Exception):
     """The proposer cannot continue the run. The message gives the reason in one line."""
 
 
+class NoUsableAnswer(ProposerFailed):
+    """No model gave a usable answer to one question for ideas. Other questions may fare better."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """What a strategy sees when it is asked for the next expansion.
@@ -156,6 +160,7 @@ class Proposer(Protocol):
 
         Raises:
             BudgetSpent: If a limit leaves no room for a model call.
+            NoUsableAnswer: If this expansion gets no ideas, while others may.
             ProposerFailed: If the proposer cannot continue the run.
         """
         ...
@@ -181,6 +186,7 @@ class Proposer(Protocol):
 
         Raises:
             BudgetSpent: If a limit leaves no room for a model call.
+            ProposerFailed: If the proposer cannot continue the run. A resumed run asks for what is missing.
         """
         ...
 
@@ -191,6 +197,7 @@ class Proposer(Protocol):
 
         Raises:
             BudgetSpent: If a limit leaves no room for a model call.
+            ProposerFailed: If the proposer cannot continue the run.
         """
         ...
 

@@ -178,7 +178,11 @@ class Engine:
         """Why the run ends now; None while it continues."""
         session = self.session
         limit = session.budget.exhausted(session.state.tree.rounds_closed)
-        return session.work.stop or limit or ("exhausted" if self._exhausted else None)
+        if stopped := session.work.stop or limit:
+            return stopped
+        if self._exhausted and self.pipeline.unusable:
+            return f"error: {self.pipeline.unusable[-1]}"
+        return "exhausted" if self._exhausted else None
 
     def _continues(self) -> bool:
         """Whether to run another round. An open round continues after the evaluations or the time are used

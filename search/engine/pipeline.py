@@ -14,7 +14,7 @@ from typing import Any
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
 from search.engine.session import Session
-from search.protocols import Proposer, ProposerFailed, ReportsExhaustion
+from search.protocols import NoUsableAnswer, Proposer, ProposerFailed, ReportsExhaustion
 from search.records.budget import BudgetSpent
 from search.records.events import IdeaImplemented, IdeaProposed, SeedExhausted, VariantWritten
 from search.records.tree import (
@@ -39,6 +39,8 @@ REPAIRABLE = (
     Status.CRASHED,
     Status.TIMEOUT,
 )
+UNUSABLE_AT_MOST = 3
+"""Questions for ideas in a row without a usable answer, after which a search ends."""
 
 
 class Pipeline:
@@ -68,6 +70,8 @@ class Pipeline:
         """The number of tasks in flight, by idea id."""
         self.ended: Callable[[Idea], None] = lambda idea: None
         self._longest_queue = 2 * session.outstanding
+        self.unusable: list[str] = []
+        """Why the latest questions for ideas, in a row, got no usable answer."""
 
     @property
     def is_busy(self) -> bool:
@@ -107,6 +111,9 @@ class Pipeline:
         """Asks for new ideas for the expansion's seed and records them, numbered from `start`; if there are
         none, records that. Returns None if the budget or the proposer's failure forbids more.
 
+        An expansion without a usable answer gets no ideas, and the search continues; UNUSABLE_AT_MOST of
+        them in a row end it.
+
         `past` are the results of earlier ideas, `under_way` the ideas without a result yet; `index` is the
         expansion's number.
         """
@@ -116,9 +123,17 @@ class Pipeline:
         except BudgetSpent as spent:
             logger.info("no more ideas: %s", spent)
             return None
+        except NoUsableAnswer as error:
+            logger.warning("%s; the search continues without ideas for this kernel", error)
+            self.unusable.append(str(error))
+            if len(self.unusable) < UNUSABLE_AT_MOST:
+                return []
+            session.work.request_stop(f"error: {error}, {UNUSABLE_AT_MOST} times in a row")
+            return None
         except ProposerFailed as error:
             session.work.request_stop(f"error: {error}")
             return None
+        self.unusable = []
         at_s, of = session.now_s, len(ideas)
         if ideas:
             proposed = (
@@ -204,6 +219,8 @@ class Pipeline:
                     Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round), idea, number
                 )
             session.record(IdeaImplemented(at_s=session.now_s, idea_id=idea.id, variants=number))
+        except ProposerFailed as error:
+            session.work.request_stop(f"error: {error}")
         except BudgetSpent as spent:
             logger.info("idea %s gets %d fewer variants: %s", idea.id, left, spent)
         finally:
@@ -236,11 +253,13 @@ class Pipeline:
         if session.work.stop is not None or not session.budget.reserve(1):
             return
         rng = self.rng(idea.round, failed.id, "repair")
+        kernel: Kernel | None = None
         try:
             kernel = await self.proposer.repair(session.problem, idea, failed, rng)
+        except ProposerFailed as error:
+            session.work.request_stop(f"error: {error}")
         except BudgetSpent as spent:
             logger.info("variant %s is not repaired: %s", failed.id, spent)
-            kernel = None
         there = tree.variants_of(idea.id)
         if kernel is None or kernel.id in {variant.kernel.id for variant in there}:
             session.budget.settle(spent=False)

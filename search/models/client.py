@@ -1,5 +1,5 @@
-"""The one place that calls language models. It owns the budget's reservations, retries, concurrency and the
-record of calls.
+"""The one place that calls language models. It owns the budget's reservations, retries, waiting, concurrency
+and the record of calls.
 
 Each attempt is a line in `model_calls.jsonl`, with its texts, and is reported without them.
 """
@@ -11,19 +11,38 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
+from search.models.service import LONGEST_PAUSE_S, Service
 from search.records.budget import Budget, BudgetSpent, Cost
-from search.records.model_calls import LLM, Answer, CallFailed, Cause, ModelCall, Question, Usage
+from search.records.model_calls import (
+    LLM,
+    LONGEST_TEXT,
+    Answer,
+    CallFailed,
+    Cause,
+    ModelCall,
+    OutOfService,
+    Question,
+    Usage,
+    storable,
+)
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 FEEDBACK_CAUSES = (Cause.MALFORMED, Cause.CUT_OFF, Cause.EMPTY)
 """Causes that the model is told about when it is asked again."""
+SHOWN_AGAIN = 20_000
+"""Characters of an unusable answer that the model is shown again."""
+BUSY_CAUSES = (Cause.RATE_LIMITED, Cause.UNREACHABLE)
+"""Failures of a service that no question is the reason for."""
+LONE_FAILURES = 4
+"""A question that a service fails this many times the model's tries, while it answers other questions, is
+given up: the question is the reason."""
 
 Result = TypeVar("Result")
 
@@ -37,6 +56,7 @@ class ModelClient:
         report: Called with each attempt.
         sleep: Waits for seconds; replaced in tests.
         jitter: Returns a number from 0 to 1; replaced in tests.
+        clock: Returns seconds from any origin; replaced in tests.
     """
 
     def __init__(
@@ -47,84 +67,206 @@ class ModelClient:
         report: Callable[[ModelCall], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._budget, self._path, self._report = budget, path, report
-        self._sleep, self._jitter = sleep, jitter
+        self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._at_a_time: dict[str, asyncio.Semaphore] = {}
+        self._services: dict[LLM, Service] = {}
         self._settled = asyncio.Event()
+        self._announced_s = 0.0
 
-    async def ask(self, model: LLM, question: Question, read: Callable[[str], Result]) -> Result:
-        """Asks a model and returns what `read` makes of its answer.
+    async def ask(
+        self,
+        models: Sequence[LLM],
+        question: Question,
+        read: Callable[[str], Result],
+        *,
+        patience_s: float = 0.0,
+    ) -> tuple[LLM, Result]:
+        """Asks the first of the models that is in service and returns what `read` makes of its answer.
 
-        A failed call is repeated after a pause, up to the model's number of tries.
+        An answer that cannot be used is asked for again, up to the model's number of tries; then the next
+        model is asked. A model whose service fails is asked again after pauses that double. After its number
+        of tries it is out of service: other models are asked in its place, and one question at a time finds
+        out whether it is back. If all are out of service, the question waits.
 
         Args:
-            model: The model to ask.
+            models: The models to ask, the preferred one first.
             question: The prompt.
             read: Turns the text of the answer into the result; raises ValueError if it cannot be used.
+            patience_s: How many seconds to wait while all models are out of service.
+
+        Returns:
+            The model that gave the answer, and the result.
 
         Raises:
-            CallFailed: With the last cause, if no try gave a usable answer.
+            OutOfService: If all models deny access, or are still out of service after `patience_s`.
+            CallFailed: With the last cause, if no model gave a usable answer to this question.
             BudgetSpent: If another call could exceed a limit of the run.
         """
-        asked, tries = question, model.limits.tries
-        for attempt in range(1, tries + 1):
+        asked = question
+        given_up: dict[LLM, CallFailed] = {}
+        attempts, unusable, lone = Counter[LLM](), Counter[LLM](), Counter[LLM]()
+        answers: dict[LLM, int] = {}
+        while True:
+            model = await self._choose(models, given_up, patience_s)
+            service = self._service(model)
+            is_probe = service.is_probed = service.is_out
             try:
-                return await self._once(model, asked, attempt, read)
+                async with self._slot(model):
+                    if service.failures and not is_probe and self._clock() < service.retry_at_s:
+                        continue  # it failed while this question waited for its turn
+                    answers.setdefault(model, service.answers)
+                    attempts[model] += 1
+                    result = await self._attempt(model, asked, attempts[model], read)
+                return model, result
             except CallFailed as failed:
-                if not failed.cause.retryable or attempt == tries:
-                    raise
-                logger.info("%s, attempt %d for %s: %s", model.name, attempt, question.purpose, failed)
-                if failed.cause in FEEDBACK_CAUSES:
-                    asked = replace(question, prompt=f"{question.prompt}\n\n{_feedback(failed)}")
-                await self.pause(self._pause_s(attempt, failed))
-        raise AssertionError("limits.tries is positive")
+                asked = question
+                if service.denied:
+                    continue
+                if failed.outage:
+                    lone[model] += service.answers > answers[model] and failed.cause not in BUSY_CAUSES
+                    answers[model] = service.answers
+                    if lone[model] >= LONE_FAILURES * model.limits.tries:
+                        given_up[model] = failed
+                elif not failed.cause.retryable or unusable[model] + 1 >= model.limits.tries:
+                    given_up[model] = failed
+                else:
+                    unusable[model] += 1
+                    if failed.cause in FEEDBACK_CAUSES:
+                        asked = replace(question, prompt=f"{question.prompt}\n\n{_feedback(failed)}")
+            finally:
+                if is_probe:
+                    service.is_probed = False
+                    self._settled.set()
+
+    def may_be_asked(self, models: Iterable[LLM]) -> list[LLM]:
+        """The models that are in service, or may be back; if there are none, those that do not deny access;
+        if there are none either, all."""
+        given, now_s = list(models), self._clock()
+        left = [model for model in given if not self._service(model).denied]
+        return [model for model in left if self._service(model).may_be_asked(now_s)] or left or given
 
     async def pause(self, seconds: float) -> None:
-        """Sleeps. Raises BudgetSpent if the run would have no time left afterwards."""
+        """Sleeps. Raises BudgetSpent if the run has no time left afterwards."""
         left_s = self._budget.remaining_s
         if left_s is not None and seconds >= left_s:
+            await self._sleep(left_s)
             raise BudgetSpent("seconds")
         await self._sleep(seconds)
+
+    async def _choose(
+        self, models: Sequence[LLM], given_up: Mapping[LLM, CallFailed], patience_s: float
+    ) -> LLM:
+        """The model to ask next, once it may be asked. Raises what `ask` raises."""
+        while True:
+            services = {model: self._service(model) for model in models if model not in given_up}
+            left = [model for model, service in services.items() if not service.denied]
+            if not left:
+                raise _last(given_up, services)
+            now_s = self._clock()
+            ready = (model for model in left if services[model].may_be_asked(now_s))
+            soonest = min(left, key=lambda model: (services[model].is_probed, services[model].retry_at_s))
+            model = next(ready, soonest)
+            service = services[model]
+            pause_s = service.retry_at_s - now_s if service.failures else 0.0
+            if all(services[each].is_out for each in left):
+                deadline_s = max(services[each].since_s for each in left) + patience_s
+                if service.failed_at_s >= deadline_s:
+                    raise _out_of_service(services, patience_s)
+                if service.is_probed:
+                    self._settled.clear()
+                    await self._settled.wait()
+                    continue
+                pause_s = min(pause_s, deadline_s - now_s)
+                self._announce(services, service.retry_at_s, pause_s, patience_s)
+            if pause_s <= 0:
+                return model
+            await self.pause(min(pause_s, LONGEST_PAUSE_S))
+
+    def _announce(
+        self, services: Mapping[LLM, Service], retry_at_s: float, pause_s: float, patience_s: float
+    ) -> None:
+        """Warns of a wait, once for all questions that wait."""
+        if pause_s > 0 and retry_at_s != self._announced_s:
+            self._announced_s = retry_at_s
+            logger.warning(
+                "no model answers (%s); asking again in %s, giving up after %s (proposer.patience_s)",
+                _reasons(services),
+                _span(pause_s),
+                _span(patience_s),
+            )
+
+    async def _attempt(
+        self, model: LLM, question: Question, attempt: int, read: Callable[[str], Result]
+    ) -> Result:
+        """Makes one call and notes what it says about the model's service."""
+        service, asked_at_s = self._service(model), self._clock()
+        was_out = service.is_out
+        try:
+            result = await self._once(model, question, attempt, read)
+        except CallFailed as failed:
+            logger.info("%s, attempt %d for %s: %s", model.name, attempt, question.purpose, failed)
+            is_wrong = failed.outage and failed.cause is Cause.BAD_REQUEST and not service.answers
+            if failed.cause is Cause.DENIED or is_wrong:
+                if service.denied is None:
+                    logger.warning("model %s is not asked again: %s", model.name, failed)
+                service.denied = failed
+            elif failed.outage:
+                now_s = self._clock()
+                service.failed(failed, asked_at_s=asked_at_s, now_s=now_s, jitter=self._jitter())
+                if service.is_out and not was_out and len(self._services) > 1:
+                    pause = _span(service.retry_at_s - now_s)
+                    logger.warning(
+                        "model %s is out of service, asking again in %s: %s", model.name, pause, failed
+                    )
+            else:
+                service.answered()
+            raise
+        service.answered()
+        if was_out:
+            logger.warning("model %s answers again", model.name)
+        return result
 
     async def _once(
         self, model: LLM, question: Question, attempt: int, read: Callable[[str], Result]
     ) -> Result:
-        async with self._slot(model):
-            most = question.most_tokens(model.limits)
-            reserved = Cost(tokens=most.tokens, dollars=model.price.at_most(most))
-            await self._reserve(reserved)
-            start = time.monotonic()
-            answer: Answer | None = None
-            failed: CallFailed | None = CallFailed(Cause.CONNECTION, "the call was interrupted")
-            try:
-                answer = await self._complete(model, question)
-                result = _read(answer, read)
-                failed = None
-                return result
-            except CallFailed as error:
-                failed = error
-                raise
-            finally:
-                usage, estimated = _used(answer, failed, most)
-                dollars = reserved.dollars if estimated else model.price.dollars(usage)
-                self._budget.settle_call(reserved, Cost(tokens=usage.tokens, dollars=dollars))
-                self._settled.set()
-                call = ModelCall(
-                    id=f"{self._budget.cost_spent.calls:06d}",
-                    model=model.name,
-                    purpose=question.purpose,
-                    about=question.about,
-                    attempt=attempt,
-                    usage=usage,
-                    dollars=float(dollars),
-                    seconds=round(time.monotonic() - start, 3),
-                    estimated=estimated,
-                    cause=failed.cause if failed else None,
-                    detail=failed.detail if failed else "",
-                )
-                text = answer.text if answer else failed.text if failed else ""
-                self._record(call, question, text)
+        """Makes one call, within the budget, and records it."""
+        most = question.most_tokens(model.limits)
+        reserved = Cost(tokens=most.tokens, dollars=model.price.at_most(most))
+        await self._reserve(reserved)
+        start = time.monotonic()
+        answer: Answer | None = None
+        failed: CallFailed | None = CallFailed(Cause.CONNECTION, "the call was interrupted")
+        try:
+            answer = await self._complete(model, question)
+            result = _read(answer, read)
+            failed = None
+            return result
+        except CallFailed as error:
+            failed = error
+            raise
+        finally:
+            usage, estimated = _used(answer, failed, most)
+            dollars = reserved.dollars if estimated else model.price.dollars(usage)
+            self._budget.settle_call(reserved, Cost(tokens=usage.tokens, dollars=dollars))
+            self._settled.set()
+            call = ModelCall(
+                id=f"{self._budget.cost_spent.calls:06d}",
+                model=model.name,
+                purpose=question.purpose,
+                about=question.about,
+                attempt=attempt,
+                usage=usage,
+                dollars=float(dollars),
+                seconds=round(time.monotonic() - start, 3),
+                estimated=estimated,
+                cause=failed.cause if failed else None,
+                detail=storable(failed.detail) if failed else "",
+            )
+            text = answer.text if answer else failed.text if failed else ""
+            self._record(call, question, storable(text[:LONGEST_TEXT]))
 
     async def _complete(self, model: LLM, question: Question) -> Answer:
         """Makes the call within the model's and the run's time limits."""
@@ -132,9 +274,10 @@ class ModelClient:
         limit_s = model.limits.timeout_s if remaining_s is None else min(remaining_s, model.limits.timeout_s)
         try:
             async with asyncio.timeout(limit_s):
-                return await model.complete(question)
+                answer = await model.complete(question)
         except TimeoutError:
             raise CallFailed(Cause.TIMEOUT, f"no answer within {limit_s:g} s") from None
+        return replace(answer, text=storable(answer.text))
 
     async def _reserve(self, most: Cost) -> None:
         """Waits while calls in flight may still leave room. Raises BudgetSpent."""
@@ -142,18 +285,13 @@ class ModelClient:
             self._settled.clear()
             await self._settled.wait()
 
+    def _service(self, model: LLM) -> Service:
+        return self._services.setdefault(model, Service(tries=model.limits.tries))
+
     def _slot(self, model: LLM) -> asyncio.Semaphore:
         """One semaphore per provider, because its models share its limits."""
         provider = model.name.partition("/")[0]
         return self._at_a_time.setdefault(provider, asyncio.Semaphore(model.limits.concurrency))
-
-    def _pause_s(self, attempt: int, failed: CallFailed) -> float:
-        """Doubles with each attempt, with jitter, and is at least what the provider asks for. There is no
-        pause for failures that waiting does not help."""
-        if failed.cause in FEEDBACK_CAUSES or failed.cause is Cause.REFUSED:
-            return 0.0
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
-        return max(pause_s, failed.retry_after_s or 0.0)
 
     def _record(self, call: ModelCall, question: Question, text: str) -> None:
         line = {**asdict(call), "system": question.system, "prompt": question.prompt}
@@ -165,20 +303,52 @@ class ModelClient:
 
 def _read(answer: Answer, read: Callable[[str], Result]) -> Result:
     try:
+        if len(answer.text) > LONGEST_TEXT:
+            raise ValueError(f"the answer has {len(answer.text)} characters, more than {LONGEST_TEXT}")
         return read(answer.text)
     except ValueError as error:
         raise CallFailed(Cause.MALFORMED, str(error), usage=answer.usage, text=answer.text) from error
 
 
 def _used(answer: Answer | None, failed: CallFailed | None, most: Usage) -> tuple[Usage, bool]:
-    """The tokens of a call, and whether they had to be estimated: a lost answer may have been charged for."""
+    """The tokens of a call, and whether they had to be estimated: the provider may charge for an answer
+    without saying what it used."""
     if answer is not None:
         return answer.usage or most, answer.usage is None
     assert failed is not None
-    if failed.usage is None and failed.cause.lost:
+    if failed.usage is None and failed.cause.may_be_charged:
         return most, True
     return failed.usage or Usage(), False
 
 
+def _last(given_up: Mapping[LLM, CallFailed], services: Mapping[LLM, Service]) -> CallFailed:
+    """Why no model is left to ask: the last failure of those given up or, if there are none, that all deny
+    access."""
+    return [*given_up.values()][-1] if given_up else OutOfService(Cause.DENIED, _reasons(services))
+
+
+def _out_of_service(services: Mapping[LLM, Service], patience_s: float) -> OutOfService:
+    last = max((each for each in services.values() if each.last), key=lambda each: each.failed_at_s).last
+    assert last is not None
+    return OutOfService(last.cause, f"{_reasons(services)}; proposer.patience_s={patience_s:g} is over")
+
+
+def _reasons(services: Mapping[LLM, Service]) -> str:
+    reasons = ((model.name, service.denied or service.last) for model, service in services.items())
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 3600 else f"{seconds / 3600:.3g} h"
+
+
 def _feedback(failed: CallFailed) -> str:
-    return f"Note: an earlier answer to this could not be used ({failed}). Please avoid that."
+    """Shows the model its unusable answer and the precise reason."""
+    text = failed.text.strip()
+    if len(text) > SHOWN_AGAIN:
+        text = f"{text[: SHOWN_AGAIN // 2]}\n[…]\n{text[-SHOWN_AGAIN // 2 :]}"
+    shown = f"\n\nThe answer was:\n\n~~~~\n{text}\n~~~~" if text else ""
+    return (
+        f"# An earlier answer could not be used\n\nReason: {failed}. Answer the whole question again without "
+        f"that fault.{shown}"
+    )

@@ -8,6 +8,7 @@ calls.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
@@ -18,6 +19,14 @@ from typing import Any, Protocol
 MILLION = 1_000_000
 WRAPPING_TOKENS = 256
 """More than any chat template adds to a prompt and its schema."""
+LONGEST_TEXT = 1_000_000
+"""Characters of an answer; a longer one is malformed."""
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """The text without lone surrogates, which no file and no request can hold."""
+    return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class Purpose(StrEnum):
@@ -62,9 +71,16 @@ class Cause(StrEnum):
         )
 
     @property
-    def lost(self) -> bool:
+    def may_be_charged(self) -> bool:
         """Whether the model may have written an answer anyway, which the provider may charge for."""
-        return self in (Cause.CONNECTION, Cause.TIMEOUT)
+        return self in (
+            Cause.CONNECTION,
+            Cause.TIMEOUT,
+            Cause.EMPTY,
+            Cause.CUT_OFF,
+            Cause.REFUSED,
+            Cause.MALFORMED,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +216,10 @@ class CallFailed(Exception):
         usage: The usage; None if the provider reported none.
         text: The text that arrived, if any.
         retry_after_s: Seconds that the provider asks to wait before the next call.
+        outage: Whether the service failed, so that other questions would fare no better.
+
+    Args:
+        outage: None decides by the cause.
     """
 
     def __init__(
@@ -210,10 +230,20 @@ class CallFailed(Exception):
         usage: Usage | None = None,
         text: str = "",
         retry_after_s: float | None = None,
+        outage: bool | None = None,
     ) -> None:
         super().__init__(f"{cause}: {detail}" if detail else cause.value)
         self.cause, self.detail = cause, detail
         self.usage, self.text, self.retry_after_s = usage, text, retry_after_s
+        self.outage = cause.outage if outage is None else outage
+
+
+class OutOfService(CallFailed):
+    """No model can be asked: each denies access, or has been out of service for too long. `detail` says so of
+    each."""
+
+    def __str__(self) -> str:
+        return f"no model answers ({self.detail})"
 
 
 @dataclass(frozen=True, kw_only=True)

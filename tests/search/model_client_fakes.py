@@ -64,6 +64,31 @@ class FakeModel:
     async def close(self) -> None: ...
 
 
+class VirtualTime:
+    """A clock, and a sleep that takes no time but the clock's, which moves on when everyone else has had many
+    turns."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.pauses_s: list[float] = []
+        self._wakes_at_s: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def sleep(self, pause_s: float) -> None:
+        self.pauses_s.append(pause_s)
+        wakes_at_s = self.now_s + pause_s
+        self._wakes_at_s.append(wakes_at_s)
+        try:
+            while self.now_s < wakes_at_s:
+                for _ in range(40):
+                    await asyncio.sleep(0)
+                self.now_s = max(self.now_s, min(self._wakes_at_s))
+        finally:
+            self._wakes_at_s.remove(wakes_at_s)
+
+
 @dataclass(kw_only=True)
 class WatchedClient:
     """A model client, and what it does."""
@@ -71,7 +96,8 @@ class WatchedClient:
     path: Path
     budget: Budget = field(default_factory=Budget)
     jitter: float = 1.0
-    pauses_s: list[float] = field(default_factory=list)
+    patience_s: float = 0.0
+    clock: VirtualTime = field(default_factory=VirtualTime)
     calls: list[ModelCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,15 +105,21 @@ class WatchedClient:
             budget=self.budget,
             path=self.path,
             report=self.calls.append,
-            sleep=self._sleep,
+            sleep=self.clock.sleep,
             jitter=lambda: self.jitter,
+            clock=self.clock,
         )
 
-    async def _sleep(self, pause_s: float) -> None:
-        self.pauses_s.append(pause_s)
+    @property
+    def pauses_s(self) -> list[float]:
+        return self.clock.pauses_s
 
-    def ask(self, model: FakeModel, read: Callable[[str], Any] = str) -> Any:
-        return asyncio.run(self.model_client.ask(model, QUESTION, read))
+    def ask(self, *models: FakeModel, read: Callable[[str], Any] = str) -> Any:
+        """What `read` makes of the answer."""
+        return asyncio.run(self.ask_in_loop(*models, read=read))
+
+    async def ask_in_loop(self, *models: FakeModel, read: Callable[[str], Any] = str) -> Any:
+        return (await self.model_client.ask(models, QUESTION, read, patience_s=self.patience_s))[1]
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

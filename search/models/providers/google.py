@@ -5,17 +5,36 @@ https://ai.google.dev/api/generate-content
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.models.providers.http import Access, cause_of, lost_or_unreachable, retry_after_s
+from search.models.providers.http import (
+    Access,
+    cause_of,
+    cause_of_error,
+    of_the_service,
+    response_hooks,
+    retry_after_s,
+)
+from search.models.providers.replies import (
+    Reading,
+    answer_of,
+    list_of,
+    object_of,
+    reported_error,
+    text_of,
+    usage_from,
+    within,
+    word_of,
+)
 from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price, Question, Usage
 
 if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.errors import APIError
 
-FINISHED = ("STOP", "FINISH_REASON_UNSPECIFIED")
+FINISHED = ("STOP", "FINISH_REASON_UNSPECIFIED", "")
 UNFINISHED = {
     "MAX_TOKENS": Cause.CUT_OFF,
     "CONTINUATION": Cause.CUT_OFF,
@@ -30,9 +49,6 @@ class Google:
     """A Gemini model, called through `generateContent`. `base_url`: None for Google itself. `key_variable`:
     the environment variable with the key. `temperature` and `reasoning_effort` (the thinking level: `low`,
     `medium`, `high`, …): None for the model's default.
-
-    A failure that may be charged for, but has no usage, counts as the most that the question allows, so that
-    no budget is exceeded.
     """
 
     def __init__(
@@ -67,24 +83,23 @@ class Google:
         import httpx2
         from google.genai.errors import APIError
 
+        client, config = self._connected(), self._config(question)
         try:
-            reply: Any = await self._connected().aio.models.generate_content(
-                model=self._model, contents=question.prompt, config=self._config(question)
+            reply: Any = await client.aio.models.generate_content(
+                model=self._model, contents=question.prompt, config=config
             )
         except httpx2.TimeoutException as error:
             # `from None`, here and below: the SDK's error may contain the key.
-            cause = lost_or_unreachable(error, Cause.TIMEOUT)
+            cause = cause_of_error(error, Cause.TIMEOUT)
             raise self._access.failed(cause, f"no response for {self.limits.timeout_s:g} s") from None
-        except httpx2.TransportError as error:
-            raise self._access.failed(lost_or_unreachable(error, Cause.CONNECTION), error) from None
+        except httpx2.RequestError as error:
+            cause = cause_of_error(error, Cause.CONNECTION)
+            raise self._access.failed(cause, error, outage=True) from None
         except APIError as error:
             raise self._failed(error) from None
-        except (ValueError, TypeError) as error:
-            # Status 200, so it may be charged for, but the SDK cannot parse it.
-            failed = self._access.failed(Cause.SERVER_ERROR, f"not a completion: {error}")
-            failed.usage = question.most_tokens(self.limits)
-            raise failed from None
-        return self._answer(reply, question)
+        except (ValueError, RecursionError) as error:  # the body of an error, which the SDK parses
+            raise self._access.failed(Cause.SERVER_ERROR, error) from None
+        return answer_of(reply.sdk_http_response.body or "", self._access, self._read, _usage)
 
     async def close(self) -> None:
         """See `LLM`."""
@@ -101,7 +116,7 @@ class Google:
         if self._client is None:
             # A separate transport: with another HTTP library installed, the SDK would raise that library's
             # errors, and retry by itself.
-            self._transport = httpx2.AsyncClient()
+            self._transport = httpx2.AsyncClient(event_hooks=response_hooks())
             self._client = Client(
                 vertexai=False,
                 api_key=self._access.key or "none",  # the SDK insists on one
@@ -122,6 +137,7 @@ class Google:
             temperature=self._temperature,
             max_output_tokens=self.limits.output_tokens,
             automatic_continuation=False,  # it would make calls that are not reserved
+            should_return_http_response=True,  # as it came: the SDK fails on a body that it does not expect
         )
         if question.schema:
             config.response_mime_type = "application/json"
@@ -130,24 +146,25 @@ class Google:
             config.thinking_config = types.ThinkingConfig(thinking_level=types.ThinkingLevel(self._effort))
         return config
 
-    def _answer(self, reply: Any, question: Question) -> Answer:
-        usage = _usage(reply) or question.most_tokens(self.limits)
-        if reply.prompt_feedback and reply.prompt_feedback.block_reason:
-            detail = f"the prompt was blocked: {reply.prompt_feedback.block_reason.name}"
-            raise CallFailed(Cause.REFUSED, detail, usage=usage)
-        if not reply.candidates:
-            raise CallFailed(Cause.EMPTY, "no candidate", usage=usage)
-        candidate = reply.candidates[0]
-        parts = (candidate.content.parts if candidate.content else None) or ()
-        text = "".join(part.text for part in parts if part.text and not part.thought)
-        finish = candidate.finish_reason.name if candidate.finish_reason else FINISHED[0]
-        if finish not in FINISHED:
-            cause = UNFINISHED.get(finish, Cause.REFUSED)
-            detail = f"longer than {self.limits.output_tokens} tokens" if finish == "MAX_TOKENS" else finish
-            raise CallFailed(cause, candidate.finish_message or detail, usage=usage, text=text)
-        if not text.strip():
-            raise CallFailed(Cause.EMPTY, f"finish reason: {finish}", usage=usage)
-        return Answer(text=text, usage=_usage(reply))
+    def _read(self, reply: Mapping[str, Any]) -> Reading:
+        if reason := word_of(within(reply.get("promptFeedback"), "blockReason")):
+            detail = f"the prompt was blocked: {reason}"
+            return Reading(text="", cause=Cause.REFUSED, detail=detail)
+        candidates = list_of(reply.get("candidates"), "candidates")
+        if not candidates:
+            if error := reported_error(reply):
+                raise error
+            return Reading(text="", detail="no candidate")
+        candidate = object_of(candidates[0], "the first candidate")
+        content = object_of(candidate.get("content") or {}, "content")
+        parts = [object_of(part, "a part of the content") for part in list_of(content.get("parts"), "parts")]
+        text = "".join(text_of(part.get("text"), "text") for part in parts if not part.get("thought"))
+        finish = word_of(candidate.get("finishReason"))
+        if finish in FINISHED:
+            return Reading(text=text, detail=f"finish reason: {finish or 'none'}")
+        cause = UNFINISHED.get(finish, Cause.REFUSED)
+        detail = f"longer than {self.limits.output_tokens} tokens" if finish == "MAX_TOKENS" else finish
+        return Reading(text=text, cause=cause, detail=word_of(candidate.get("finishMessage")) or detail)
 
     def _failed(self, error: APIError) -> CallFailed:
         cause = cause_of(error.code)
@@ -158,17 +175,18 @@ class Google:
         if after_s is None:
             delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]
             after_s = retry_after_s(delays[0].removesuffix("s")) if delays else None
-        return self._access.failed(cause, error.message or error.status, retry_after_s=after_s)
+        outage = of_the_service(error.code)
+        said = error.message or error.status
+        return self._access.failed(cause, said, retry_after_s=after_s, outage=outage)
 
 
-def _usage(reply: Any) -> Usage | None:
-    reported = reply.usage_metadata
-    if reported is None or reported.prompt_token_count is None:
-        return None
-    return Usage(
-        input_tokens=reported.prompt_token_count,
-        cached_tokens=reported.cached_content_token_count or 0,
-        output_tokens=(reported.candidates_token_count or 0) + (reported.thoughts_token_count or 0),
+def _usage(reply: Mapping[str, Any]) -> Usage | None:
+    reported = reply.get("usageMetadata")  # in which counts of 0 are left out
+    return usage_from(
+        reported,
+        required=("promptTokenCount",),
+        optional=("candidatesTokenCount", "thoughtsTokenCount"),
+        cached=within(reported, "cachedContentTokenCount"),
     )
 
 

@@ -6,12 +6,16 @@ import importlib
 import math
 import os
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from search.records.model_calls import CallFailed, Cause
 
 LONGEST_DETAIL = 500
 """Characters; a gateway's error may be a whole page."""
+LONGEST_BODY = 16 * 2**20
+"""Bytes of a reply. The longest answers have a hundredth of that."""
 
 
 class Access:
@@ -39,20 +43,51 @@ class Access:
             return f"{name} needs a key: set the environment variable {self._variable}"
         return None
 
-    def failed(self, cause: Cause, said: object, *, retry_after_s: float | None = None) -> CallFailed:
-        """A failure with the provider's message: in one line, shortened, and without the key."""
+    def failed(self, cause: Cause, said: object, **more: Any) -> CallFailed:
+        """A failure with the provider's message: in one line, shortened, and without the key. `more` are
+        further arguments of `CallFailed`."""
         detail = " ".join(
             (f"{type(said).__name__}: {said}" if isinstance(said, Exception) else str(said)).split()
         )
         if self.key:
             detail = detail.replace(self.key, "***")
-        return CallFailed(cause, detail[:LONGEST_DETAIL], retry_after_s=retry_after_s)
+        return CallFailed(cause, detail[:LONGEST_DETAIL], **more)
 
 
-def lost_or_unreachable(error: BaseException | None, otherwise: Cause) -> Cause:
-    """UNREACHABLE for an error of httpx, or a similar library, in which no connection was made: nothing was
-    sent, so nothing is charged."""
-    return Cause.UNREACHABLE if type(error).__name__ in ("ConnectError", "ConnectTimeout") else otherwise
+def cause_of_error(error: BaseException | None, otherwise: Cause) -> Cause:
+    """The cause of an error of httpx or a similar library. UNREACHABLE: no connection was made, so nothing
+    was sent and nothing is charged. MALFORMED: the body is too long, or not encoded as its header says."""
+    name = type(error).__name__
+    if name in ("ConnectError", "ConnectTimeout"):
+        return Cause.UNREACHABLE
+    return Cause.MALFORMED if name == "DecodingError" else otherwise
+
+
+def response_hooks() -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
+    """The `event_hooks` of an httpx2 client that limit what a server may send: a body of LONGEST_BODY bytes,
+    read as UTF-8, whichever encoding the header names."""
+    import httpx2
+
+    class Limited(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            length = 0
+            async for chunk in self._stream:
+                length += len(chunk)
+                if length > LONGEST_BODY:
+                    raise httpx2.DecodingError(f"the reply is longer than {LONGEST_BODY} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def limit(response: httpx2.Response) -> None:
+        response.stream = Limited(response.stream)
+        response.encoding = "utf-8"
+
+    return {"response": [limit]}
 
 
 def cause_of(status: int) -> Cause:
@@ -61,7 +96,9 @@ def cause_of(status: int) -> Cause:
         return Cause.RATE_LIMITED
     if status in (401, 402, 403):  # 402: the account is empty
         return Cause.DENIED
-    if status in (408, 409) or status >= 500:
+    if status < 300:  # a success, but without an answer
+        return Cause.MALFORMED
+    if status in (408, 409, 425) or status >= 500:
         return Cause.SERVER_ERROR
     return Cause.BAD_REQUEST
 
@@ -76,6 +113,13 @@ def retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             pause_s = parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return max(0.0, pause_s) if math.isfinite(pause_s) else None
+
+
+def of_the_service(status: int) -> bool | None:
+    """Whether a status concerns the service rather than the question, although its cause says otherwise: a
+    gateway whose server is down answers with nothing or a redirect, or knows neither path nor model. None if
+    the cause decides."""
+    return True if status < 400 or status in (404, 405, 410) else None

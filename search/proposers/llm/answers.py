@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from rapidfuzz import fuzz, process
 
 from evaluators.records.problem import Kernel, language_of
+from search.records.model_calls import storable
 from search.records.tree import Category, Idea
 
 FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
@@ -185,7 +186,9 @@ def _why_not(source: str) -> str | None:
         return NO_CODE
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (RecursionError, MemoryError):
+        return "the code is nested too deeply for Python to parse"
+    except (SyntaxError, ValueError) as error:
         if INCLUDE.search(source) and "import" not in source:
             return (
                 "the code is C++ or CUDA alone; put it into a string of a Python file that compiles it with "
@@ -248,7 +251,7 @@ def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
         return None
     entry, plans = stated.get("library_entry"), stated.get("variants")
     return Sketch(
-        text=" ".join(text.split()),
+        text=_line(text),
         category=_category(stated.get("category")),
         expected=_line(stated.get("expected_effect")),
         predicted_gain=_gain(stated.get("predicted_gain")),
@@ -260,7 +263,7 @@ def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
 
 def _line(stated: object) -> str:
     """A value as one line of text; "" for none."""
-    return "" if stated is None else " ".join(str(stated).split())
+    return "" if stated is None else " ".join(storable(str(stated)).split())
 
 
 def _gain(stated: object) -> float:

@@ -16,17 +16,17 @@ from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, stand
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
 from search.proposers.llm.prompts import Prompts
-from search.protocols import ProposerFailed, RunContext
+from search.protocols import NoUsableAnswer, ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
-from search.records.model_calls import LLM, CallFailed, Cause, Purpose, Question
+from search.records.model_calls import LLM, CallFailed, OutOfService, Purpose, Question
 from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, shown_history, speedups_of
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 15.0, 300.0
-"""Pauses while all providers are out of service, in addition to the pauses after each call."""
+PAUSES_S = (15.0, 60.0)
+"""Pauses after which all models are asked for ideas again, none of whose answers could be used."""
 
 
 class LLMProposer:
@@ -35,9 +35,9 @@ class LLMProposer:
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
     library's kernels.
 
-    A model that denies access is not asked again; if one cannot answer, another is asked. If all providers
-    are out of service, they are asked again after a pause, for at most `patience_s` seconds. Raises
-    ValueError without a model.
+    A model that denies access is not asked again. If one is out of service, or gives no usable answer,
+    another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
+    seconds; after that the run ends and can be resumed. Raises ValueError without a model.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class LLMProposer:
             diversity=diversity,
             languages=[languages] if isinstance(languages, str) else languages or (),
         )
-        self._denied: dict[str, str] = {}
         self._run: RunContext | None = None
 
     def refusal(self, problem: Problem) -> str | None:
@@ -99,24 +98,14 @@ class LLMProposer:
     async def propose(
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
-        """Asks the chosen models at the same time, each for its share. Repeated ideas are replaced by asking
-        once more, failed answers by asking other models."""
-        wanted = expansion.ideas
+        """Asks the chosen models at the same time, each for its share; another model answers for one that
+        cannot. Repeated ideas are replaced by asking once more."""
         earlier = self._earlier(expansion.seed)
         ideas: list[Idea] = []
         turned_down: list[str] = []
-        failed: dict[str, CallFailed] = {}
-        again, waited_s = True, 0.0
-        while missing := wanted - len(ideas):
-            names = [name for name in self._models if name not in {*self._denied, *failed}]
-            if not names:
-                out_of_service = any(each.cause.outage for each in failed.values())
-                if ideas or not out_of_service or waited_s >= self._patience_s:
-                    break
-                waited_s += await self._wait_out(failed, waited_s)
-                failed = {name: each for name, each in failed.items() if not each.cause.outage}
-                continue
-            shares = self._choice.pick(self._standings(names), missing, rng)
+        again, pauses_s = True, iter(PAUSES_S)
+        while missing := expansion.ideas - len(ideas):
+            shares = self._choice.pick(self._standings(self._names()), missing, rng)
             answers = await asyncio.gather(
                 *(
                     self._sketches(name, count, problem, expansion, history, turned_down)
@@ -125,35 +114,44 @@ class LLMProposer:
                 return_exceptions=True,
             )
             before = len(turned_down)
-            for name, answer in zip(shares, answers, strict=True):
-                if isinstance(answer, CallFailed):
-                    failed[name] = answer
+            failures: list[CallFailed | ProposerFailed | BudgetSpent] = []
+            for answer in answers:
+                if isinstance(answer, CallFailed | ProposerFailed | BudgetSpent):
+                    failures.append(answer)
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
-                    self._admit(name, answer, expansion, history, earlier, ideas, turned_down)
-            if not any(isinstance(answer, CallFailed) for answer in answers):
-                if len(turned_down) == before or not again:
-                    break  # a model had fewer ideas than requested
+                    self._admit(*answer, expansion, history, earlier, ideas, turned_down)
+            if failures and not ideas:
+                await self._wait_or_give_up(failures, next(pauses_s, None))
+            elif failures or len(turned_down) == before or not again:
+                break  # a model had fewer ideas than requested
+            else:
                 again = False
-        if not ideas and len({*self._denied, *failed}) == len(self._models):
-            raise ProposerFailed(f"no model has an idea ({self._reasons(failed)})")
-        return ideas[:wanted]
+        return ideas[: expansion.ideas]
 
-    async def _wait_out(self, failed: Mapping[str, CallFailed], waited_s: float) -> float:
-        """Pauses for as long as all pauses before, within limits; returns the seconds. Raises BudgetSpent."""
-        pause_s = min(max(waited_s, FIRST_WAIT_S), LONGEST_WAIT_S, self._patience_s - waited_s)
+    async def _wait_or_give_up(
+        self, failures: Sequence[CallFailed | ProposerFailed | BudgetSpent], pause_s: float | None
+    ) -> None:
+        """Pauses before all models are asked again. Raises what forbids that: a failure that concerns more
+        than this question or, if no model may give a usable answer to it later, NoUsableAnswer."""
+        unusable: list[CallFailed] = []
+        for failure in failures:
+            if not isinstance(failure, CallFailed):
+                raise failure
+            unusable.append(failure)
+        reason = "; ".join(str(each) for each in unusable)
+        if pause_s is None or not any(each.cause.retryable for each in unusable):
+            raise NoUsableAnswer(f"no model gives a usable answer to a question for ideas ({reason})")
         logger.warning(
-            "no model answers (%s); asking again in %.0f s, giving up after %.3g h (proposer.patience_s)",
-            self._reasons(failed),
-            pause_s,
-            self._patience_s / 3600,
+            "no usable answer to a question for ideas (%s); asking again in %.0f s", reason, pause_s
         )
         await self._context.model_client.pause(pause_s)
-        return pause_s
 
-    def _reasons(self, failed: Mapping[str, CallFailed]) -> str:
-        return "; ".join(f"{name}: {reason}" for name, reason in {**self._denied, **failed}.items())
+    def _names(self) -> list[str]:
+        """The names of the models to choose from."""
+        asked = self._context.model_client.may_be_asked(self._models.values())
+        return [name for name, model in self._models.items() if model in asked]
 
     async def implement(
         self,
@@ -165,35 +163,35 @@ class LLMProposer:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """Makes one call per variant, all at the same time, and yields each kernel as soon as it arrives."""
-        read = partial(read_kernel, seed=parent.kernel.source if parent else "")
+        source = parent.kernel.source if parent else ""
         calls = [
             asyncio.create_task(
-                self._ask(idea.model, self.code_question(problem, idea, parent, number, n), read)
+                self._kernel(idea, self.code_question(problem, idea, parent, number, n), source)
             )
             for number in range(len(written) + 1, n + 1)
         ]
-        spent: BudgetSpent | None = None
+        ended: BudgetSpent | ProposerFailed | None = None
         try:
             for call in asyncio.as_completed(calls):
                 try:
                     yield await call
                 except CallFailed as error:
-                    logger.info("a variant of idea %s was not written: %s", idea.id, error)
-                except BudgetSpent as error:
-                    spent = error
+                    logger.warning("a variant of idea %s was not written: %s", idea.id, error)
+                except (BudgetSpent, ProposerFailed) as error:
+                    ended = error
         finally:
             for task in calls:
                 task.cancel()
-        if spent is not None:
-            raise spent
+        if ended is not None:
+            raise ended
 
     async def repair(
         self, problem: Problem, idea: Idea, failed: Variant, rng: random.Random
     ) -> Kernel | None:
-        """Makes one call, to the model that had the idea."""
+        """Makes one call, to the model that had the idea or, if it is out of service, to another."""
         try:
-            read = partial(read_kernel, seed=failed.kernel.source)
-            return await self._ask(idea.model, self.repair_question(problem, idea, failed), read)
+            question = self.repair_question(problem, idea, failed)
+            return await self._kernel(idea, question, failed.kernel.source)
         except CallFailed as error:
             logger.info("variant %s was not repaired: %s", failed.id, error)
             return None
@@ -267,22 +265,18 @@ class LLMProposer:
         expansion: Expansion,
         history: Sequence[Outcome],
         turned_down: Sequence[str],
-    ) -> list[Sketch]:
-        """At most `count` ideas from one model. Raises CallFailed or BudgetSpent."""
+    ) -> tuple[LLM, list[Sketch]]:
+        """At most `count` ideas, and the model that proposed them: the named one or, if it cannot answer,
+        another. Raises CallFailed, ProposerFailed or BudgetSpent."""
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         entries = [entry.id for entry in self._context.entries] if self._library else []
-        try:
-            sketches = await self._context.model_client.ask(
-                self._models[name], question, lambda text: read_ideas(text, entries)
-            )
-        except CallFailed as error:
-            self._note(name, error)
-            raise
-        return sketches[:count]
+        wanted = self._models[name].name
+        answered, sketches = await self._ask(wanted, question, lambda text: read_ideas(text, entries))
+        return answered, sketches[:count]
 
     def _admit(
         self,
-        name: str,
+        model: LLM,
         sketches: Sequence[Sketch],
         expansion: Expansion,
         history: Sequence[Outcome],
@@ -293,7 +287,7 @@ class LLMProposer:
         """Adds a model's new ideas to `ideas`, and the texts of repeated ones to `turned_down`."""
         for sketch in sketches:
             if repeated(sketch.text, [*earlier, *(idea.text for idea in ideas)]):
-                logger.info("%s repeats an idea: %s", name, sketch.text)
+                logger.info("%s repeats an idea: %s", model.name, sketch.text)
                 turned_down.append(sketch.text)
                 continue
             ideas.append(
@@ -303,7 +297,7 @@ class LLMProposer:
                     parent=expansion.seed.id if expansion.seed else "",
                     round=expansion.round,
                     proposer=self._name,
-                    model=self._models[name].name,
+                    model=model.name,
                     known_ideas=tuple(outcome.idea.id for outcome in history),
                     expected=sketch.expected,
                     predicted_gain=sketch.predicted_gain,
@@ -313,27 +307,21 @@ class LLMProposer:
                 )
             )
 
-    async def _ask(self, wanted: str, question: Question, read: Callable[[str], Result]) -> Result:
-        """Asks the model with this name or, if it denies access, another. Raises the last CallFailed, or
-        BudgetSpent."""
-        names = [name for name in self._models if name not in self._denied]
-        names.sort(key=lambda name: self._models[name].name != wanted)
-        last: CallFailed | None = None
-        for name in names:
-            try:
-                return await self._context.model_client.ask(self._models[name], question, read)
-            except CallFailed as error:
-                self._note(name, error)
-                last = error
-                if name not in self._denied:
-                    break
-        raise last or CallFailed(Cause.DENIED, "; ".join(self._denied.values()))
+    async def _kernel(self, idea: Idea, question: Question, seed: str) -> Kernel:
+        """The kernel in the answer of the model that had the idea or, if it cannot answer, of another; edits
+        are those of the source `seed`. Raises CallFailed, ProposerFailed or BudgetSpent."""
+        return (await self._ask(idea.model, question, partial(read_kernel, seed=seed)))[1]
 
-    def _note(self, name: str, error: CallFailed) -> None:
-        """Removes a model that denies access for the rest of the run."""
-        if error.cause is Cause.DENIED and name not in self._denied:
-            self._denied[name] = str(error)
-            logger.warning("model %s is not asked again: %s", name, error)
+    async def _ask(
+        self, wanted: str, question: Question, read: Callable[[str], Result]
+    ) -> tuple[LLM, Result]:
+        """Asks the model with this name or, if it cannot answer, another. Raises CallFailed if none gives a
+        usable answer to this question, ProposerFailed if none answers any, and BudgetSpent."""
+        models = sorted(self._models.values(), key=lambda model: model.name != wanted)
+        try:
+            return await self._context.model_client.ask(models, question, read, patience_s=self._patience_s)
+        except OutOfService as error:
+            raise ProposerFailed(f"{error}; resume the run once a model answers") from error
 
     def _standings(self, names: Sequence[str]) -> dict[str, ModelStanding]:
         state = self._context.state

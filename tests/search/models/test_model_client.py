@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from search.models.client import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from search.models.service import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from search.records.model_calls import CallFailed, Cause, Purpose, Usage
 from tests.search.model_client_fakes import ANSWER, LIMITS, OF_USED, USED, FakeModel, WatchedClient, failing
 
 
 def test_an_answer_is_read_paid_for_and_written_down(watched: WatchedClient) -> None:
-    assert watched.ask(FakeModel(), str.upper) == "TEXT"
+    assert watched.ask(FakeModel(), read=str.upper) == "TEXT"
     (call,) = watched.calls
     assert (call.model, call.purpose, call.about, call.attempt) == ("fake/a", Purpose.CODE, "r0i0", 1)
     assert (call.usage, call.dollars, call.cause, call.estimated) == (USED, float(OF_USED), None, False)
@@ -39,14 +39,12 @@ def test_each_attempt_is_a_line_and_a_report(watched: WatchedClient) -> None:
 
 
 def test_pauses_double_up_to_the_longest(watched: WatchedClient) -> None:
-    model = FakeModel(failing(Cause.SERVER_ERROR), limits=replace(LIMITS, tries=9))
+    watched.patience_s = 1200.0
     with pytest.raises(CallFailed):
-        watched.ask(model)
-    assert watched.pauses_s == [
-        *(FIRST_PAUSE_S * factor for factor in (1, 2, 4, 8, 16, 32)),
-        LONGEST_PAUSE_S,
-        LONGEST_PAUSE_S,
-    ]
+        watched.ask(FakeModel(failing(Cause.SERVER_ERROR)))
+    doubled = [FIRST_PAUSE_S * 2**power for power in range(9)]
+    rest_s = watched.patience_s - sum(doubled) - 2 * LONGEST_PAUSE_S
+    assert watched.pauses_s == [*doubled, LONGEST_PAUSE_S, LONGEST_PAUSE_S, rest_s]
 
 
 @pytest.mark.parametrize(("jitter", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
@@ -58,7 +56,7 @@ def test_a_pause_is_jittered_between_half_and_all(
     assert watched.pauses_s == [FIRST_PAUSE_S * share]
 
 
-@pytest.mark.parametrize(("wished_s", "pause_s"), [(17.0, 17.0), (0.1, FIRST_PAUSE_S)])
+@pytest.mark.parametrize(("wished_s", "pause_s"), [(7.0, 7.0), (0.1, FIRST_PAUSE_S)])
 def test_a_pause_is_not_shorter_than_the_provider_asks_for(
     watched: WatchedClient, wished_s: float, pause_s: float
 ) -> None:
@@ -76,7 +74,7 @@ def test_what_may_pass_is_asked_again_and_given_up_after_its_tries(
     assert caught.value.cause is cause
     assert [call.cause for call in watched.calls] == [cause] * LIMITS.tries
     assert len(model.asked) == LIMITS.tries
-    assert len(watched.pauses_s) == LIMITS.tries - 1
+    assert len(watched.pauses_s) == (LIMITS.tries - 1 if cause.outage else 0)
 
 
 @pytest.mark.parametrize("cause", [Cause.DENIED, Cause.BAD_REQUEST])
@@ -96,7 +94,7 @@ def test_a_model_is_told_what_was_wrong_with_its_last_answer(watched: WatchedCli
 
     bad, worse, good = (replace(ANSWER, text=text) for text in ("bad", "worse", "good"))
     model = FakeModel(bad, worse, good)
-    assert watched.ask(model, read) == "good"
+    assert watched.ask(model, read=read) == "good"
     first, second, third = (question.prompt for question in model.asked)
     assert first == "prompt"
     assert second.startswith("prompt\n\n")
@@ -106,7 +104,7 @@ def test_a_model_is_told_what_was_wrong_with_its_last_answer(watched: WatchedCli
     assert [call.cause for call in watched.calls] == [Cause.MALFORMED, Cause.MALFORMED, None]
     assert [line["answer"] for line in watched.lines()] == ["bad", "worse", "good"]
     assert watched.budget.cost_spent.dollars == 3 * OF_USED
-    assert watched.pauses_s == [0.0, 0.0]
+    assert watched.pauses_s == []
 
 
 @pytest.mark.parametrize("cause", [Cause.RATE_LIMITED, Cause.TIMEOUT, Cause.REFUSED])

@@ -34,10 +34,10 @@ def test_a_lost_call_counts_as_its_reservation_others_as_reported(
     with pytest.raises(CallFailed):
         watched.ask(FakeModel(failing(cause), limits=replace(LIMITS, tries=1)))
     (call,) = watched.calls
-    assert call.estimated == cause.lost
-    assert call.usage == (MOST if cause.lost else Usage())
+    assert call.estimated == cause.may_be_charged
+    assert call.usage == (MOST if cause.may_be_charged else Usage())
     assert watched.budget.cost_spent.tokens == call.usage.tokens
-    assert watched.budget.cost_spent.dollars == (PRICE.at_most(MOST) if cause.lost else 0)
+    assert watched.budget.cost_spent.dollars == (PRICE.at_most(MOST) if cause.may_be_charged else 0)
 
 
 def test_a_lost_call_whose_usage_is_known_counts_as_that(watched: WatchedClient) -> None:
@@ -59,7 +59,7 @@ def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
     model = FakeModel(held)
 
     async def two() -> list[str]:
-        both = [asyncio.create_task(watched.model_client.ask(model, QUESTION, str)) for _ in range(2)]
+        both = [asyncio.create_task(watched.ask_in_loop(model)) for _ in range(2)]
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(model.asked) == 1
@@ -203,7 +203,7 @@ def test_spent_and_reserved_never_pass_a_cap(
     async def one(number: int, turns: int, stopped: bool) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        task = asyncio.create_task(watched.model_client.ask(asked[number % len(asked)], QUESTION, read_good))
+        task = asyncio.create_task(watched.ask_in_loop(asked[number % len(asked)], read=read_good))
         if stopped:
             for _ in range(turns * 2):
                 await asyncio.sleep(0)

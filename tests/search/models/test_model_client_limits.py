@@ -15,7 +15,6 @@ from tests.search.model_client_fakes import (
     ANSWER,
     LIMITS,
     MOST,
-    QUESTION,
     Act,
     FakeModel,
     WatchedClient,
@@ -51,7 +50,7 @@ def test_a_slow_call_is_cut_at_the_runs_limit(tmp_path: Path) -> None:
 
 def test_a_cancelled_call_is_settled_and_written_down(watched: WatchedClient) -> None:
     async def cancelled() -> None:
-        asking = asyncio.create_task(watched.model_client.ask(FakeModel(forever), QUESTION, str))
+        asking = asyncio.create_task(watched.ask_in_loop(FakeModel(forever)))
         while not watched.budget.cost_reserved.calls:
             await asyncio.sleep(0)
         assert watched.budget.cost_reserved.tokens == MOST.tokens
@@ -85,9 +84,7 @@ def test_models_of_one_provider_share_its_limit_on_calls_at_a_time(watched: Watc
     models = [FakeModel(act(name.partition("/")[0]), name=name) for name in ("fake/a", "fake/b", "other/a")]
 
     async def everyone() -> None:
-        await asyncio.gather(
-            *(watched.model_client.ask(model, QUESTION, str) for model in models for _ in range(10))
-        )
+        await asyncio.gather(*(watched.ask_in_loop(model) for model in models for _ in range(10)))
 
     asyncio.run(everyone())
     assert most == {"fake": LIMITS.concurrency, "other": LIMITS.concurrency}
@@ -98,7 +95,8 @@ def test_a_pause_that_is_longer_than_the_run_ends_it(tmp_path: Path) -> None:
     async def later(question: Question) -> Answer:
         raise CallFailed(Cause.RATE_LIMITED, "quota", retry_after_s=3600)
 
-    watched = WatchedClient(path=tmp_path / "calls", budget=Budget(seconds=100))
+    budget = Budget(seconds=100)
+    watched = WatchedClient(path=tmp_path / "calls", budget=budget, patience_s=7200)
     with pytest.raises(BudgetSpent, match="seconds"):
         watched.ask(FakeModel(later))
     assert len(watched.calls) == 1

@@ -16,6 +16,7 @@ from search.records.model_calls import (
     Question,
     Spending,
     Usage,
+    storable,
 )
 
 USAGE = Usage(input_tokens=1_000, cached_tokens=400, output_tokens=70)
@@ -111,7 +112,18 @@ def test_causes() -> None:
         Cause.DENIED,
         Cause.SKIPPED,
     }
-    assert {cause for cause in Cause if cause.lost} == {Cause.CONNECTION, Cause.TIMEOUT}
+    assert {cause for cause in Cause if not cause.may_be_charged} == {
+        Cause.RATE_LIMITED,
+        Cause.SERVER_ERROR,
+        Cause.UNREACHABLE,
+        Cause.BAD_REQUEST,
+        Cause.DENIED,
+        Cause.SKIPPED,
+    }
+
+
+def test_text_that_no_file_can_hold_is_made_storable() -> None:
+    assert storable("a\ud800b\udfff, 😀") == "a\ufffdb\ufffd, 😀"
 
 
 def test_a_failure_says_its_cause() -> None:

@@ -36,7 +36,8 @@ class Asked:
 class Reply:
     """What a server does. An answer has `text`, `usage` (None: not told), the part of the output that was
     `thought_tokens`, and `finish` in the provider's words; `body` replaces it, as does an error's `status`.
-    `hang_up` resets the connection before anything is said, or ends it within the body."""
+    `hang_up` resets the connection before anything is said, or ends it within the body, which has a length or
+    comes in chunks."""
 
     text: str = ""
     thought: str = ""
@@ -48,7 +49,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: object = None
     delay_s: float = 0.0
-    hang_up: Literal["before", "within"] | None = None
+    hang_up: Literal["before", "within", "between chunks"] | None = None
 
 
 Script = Callable[[Asked, int], Reply]
@@ -98,6 +99,52 @@ def _openai_answer(reply: Reply) -> dict[str, Any]:
     return answer
 
 
+def _response_asked(path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Asked:
+    assert path == "/v1/responses", path
+    return Asked(
+        path=path,
+        headers=headers,
+        body=body,
+        model=body["model"],
+        system=body["instructions"],
+        prompt=body["input"],
+        schema=body.get("text", {}).get("format", {}).get("schema"),
+    )
+
+
+def _response_answer(reply: Reply) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if reply.text:
+        parts.append({"type": "output_text", "text": reply.text, "annotations": []})
+    if reply.refusal:
+        parts.append({"type": "refusal", "refusal": reply.refusal})
+    thought = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [{"type": "summary_text", "text": reply.thought}],
+    }
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": parts}
+    answer: dict[str, Any] = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "served",
+        "status": "incomplete" if reply.finish else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reply.finish} if reply.finish else None,
+        "output": [thought, message] if reply.thought else [message],
+    }
+    if (usage := reply.usage) is not None:
+        answer["usage"] = {
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": reply.thought_tokens},
+            "total_tokens": usage.tokens,
+        }
+    return answer
+
+
 def _gemini_asked(path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Asked:
     version, models, call = path.strip("/").split("/")
     model, _, method = call.partition(":")
@@ -138,6 +185,7 @@ def _gemini_answer(reply: Reply) -> dict[str, Any]:
 
 
 OPENAI = WireFormat(base="/v1", ask=_openai_asked, answer=_openai_answer)
+RESPONSES = WireFormat(base="/v1", ask=_response_asked, answer=_response_answer)
 GEMINI = WireFormat(base="", ask=_gemini_asked, answer=_gemini_answer)
 
 
@@ -198,6 +246,8 @@ class ModelServer:
     def body(self, reply: Reply) -> bytes:
         """As it goes over the wire."""
         said = self._wire.answer(reply) if reply.body is None else reply.body
+        if isinstance(said, bytes):
+            return said
         return (said if isinstance(said, str) else json.dumps(said)).encode()
 
 
@@ -225,7 +275,11 @@ def _handler(model: ModelServer) -> type[BaseHTTPRequestHandler]:
             self.send_response(reply.status)
             for name, value in {"Content-Type": "application/json", **reply.headers}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
+            if reply.hang_up == "between chunks":
+                self.send_header("Transfer-Encoding", "chunked")
+                body, self.close_connection = b"%x\r\n%b\r\n" % (len(body), body), True
+            else:
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if reply.hang_up == "within":
                 body, self.close_connection = body[: len(body) // 2], True

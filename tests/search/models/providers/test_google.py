@@ -166,7 +166,7 @@ def test_retry_after_is_passed_on() -> None:
     assert failure(error(429, of_type("RetryInfo", retryDelay="soon"))).retry_after_s is None
 
 
-@pytest.mark.parametrize("hang_up", ["before", "within"])
+@pytest.mark.parametrize("hang_up", ["before", "within", "between chunks"])
 def test_a_lost_connection(hang_up: Any) -> None:
     failed = failure(Reply(text="hello" * 100, hang_up=hang_up))
     assert failed.cause is Cause.CONNECTION
@@ -251,9 +251,10 @@ def test_an_empty_answer_has_its_usage(reply: Reply) -> None:
 )
 def test_a_success_that_is_no_completion_may_have_been_charged_for(reply: Reply) -> None:
     failed = failure(reply)
-    assert failed.cause is Cause.SERVER_ERROR
-    assert failed.usage == QUESTION.most_tokens(LIMITS)
-    assert failed.detail.startswith("not a completion: ")
+    assert failed.cause is Cause.MALFORMED
+    assert failed.usage is None
+    assert failed.cause.may_be_charged
+    assert failed.detail.startswith("not a completion")
     assert KEY not in str(failed)
 
 

@@ -179,7 +179,7 @@ def test_retry_after_is_passed_on(status: int) -> None:
     assert failure(error(status, retry_after="nan")).retry_after_s is None
 
 
-@pytest.mark.parametrize("hang_up", ["before", "within"])
+@pytest.mark.parametrize("hang_up", ["before", "within", "between chunks"])
 def test_a_lost_connection(hang_up: Any) -> None:
     failed = failure(Reply(text="hello" * 100, hang_up=hang_up))
     assert failed.cause is Cause.CONNECTION
@@ -235,9 +235,10 @@ def test_an_empty_answer_has_its_usage(text: str) -> None:
 )
 def test_a_success_that_is_no_completion_may_have_been_charged_for(reply: Reply) -> None:
     failed = failure(reply)
-    assert failed.cause is Cause.SERVER_ERROR
-    assert failed.usage == QUESTION.most_tokens(LIMITS)
-    assert failed.detail.startswith("not a completion: ")
+    assert failed.cause is Cause.MALFORMED
+    assert failed.usage is None
+    assert failed.cause.may_be_charged
+    assert failed.detail.startswith("not a completion")
     assert KEY not in str(failed)
 
 
