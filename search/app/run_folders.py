@@ -92,8 +92,9 @@ def start_lines(config: DictConfig, folder: Path) -> list[str]:
         lines.append(_no_report(missing))
     elif config.report:
         lines.append(f"report: {shown(folder / 'report.html')}, written after each round")
-    if config.proposer.get("name") == "mailbox":
-        lines.append(f"mailbox: {shown(folder / 'mailbox')}, where questions appear as files")
+    if "mailbox" in (config.proposer.get("models") or {}):
+        questions = Path(config.proposer.models.mailbox.get("folder") or folder / "mailbox")
+        lines.append(f"mailbox: {shown(questions)}, where questions appear as files")
     return lines
 
 

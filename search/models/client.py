@@ -252,6 +252,7 @@ class ModelClient:
             dollars = reserved.dollars if estimated else model.price.dollars(usage)
             self._budget.settle_call(reserved, Cost(tokens=usage.tokens, dollars=dollars))
             self._settled.set()
+            text = answer.text if answer else failed.text if failed else ""
             call = ModelCall(
                 id=f"{self._budget.cost_spent.calls:06d}",
                 model=model.name,
@@ -264,8 +265,12 @@ class ModelClient:
                 estimated=estimated,
                 cause=failed.cause if failed else None,
                 detail=storable(failed.detail) if failed else "",
+                prompt_characters=len(question.system) + len(question.prompt),
+                answer_characters=len(text),
+                approximate=answer is not None and answer.approximate,
+                answered_by=answer.model if answer else "",
+                conversation=answer.conversation if answer else "",
             )
-            text = answer.text if answer else failed.text if failed else ""
             self._record(call, question, storable(text[:LONGEST_TEXT]))
 
     async def _complete(self, model: LLM, question: Question) -> Answer:

@@ -201,10 +201,21 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The text that a model wrote, and its usage; None if the provider does not report it."""
+    """The text that a model wrote.
+
+    Attributes:
+        text: The text.
+        usage: The usage; None if the provider does not report it.
+        approximate: Whether the usage is computed from characters.
+        model: The model that answered, if the provider's name does not say so.
+        conversation: `fresh` or `continued`; "" for a provider that always begins a conversation.
+    """
 
     text: str
     usage: Usage | None
+    approximate: bool = False
+    model: str = ""
+    conversation: str = ""
 
 
 class CallFailed(Exception):
@@ -262,6 +273,11 @@ class ModelCall:
         estimated: Whether the provider reported no usage, so that the figures are the largest possible ones.
         cause: Why the answer was not used; None if it was.
         detail: The provider's message, or more about the cause.
+        prompt_characters: The characters of the system and the user prompt.
+        answer_characters: The characters of the answer.
+        approximate: Whether the tokens are computed from characters.
+        answered_by: The model that answered, if the name of the provider does not say so.
+        conversation: `fresh` or `continued`; "" for a provider that always begins a conversation.
     """
 
     id: str
@@ -275,6 +291,11 @@ class ModelCall:
     estimated: bool = False
     cause: Cause | None = None
     detail: str = ""
+    prompt_characters: int = 0
+    answer_characters: int = 0
+    approximate: bool = False
+    answered_by: str = ""
+    conversation: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelCall:

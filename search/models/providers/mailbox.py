@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,29 +13,55 @@ from evaluators.records.problem import content_id
 from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price, Question, Usage
 
 POLL_EVERY_S = 0.3
-SETTLED_POLLS = 2
-"""An answer is read once it is unchanged for this number of polls, because it may be written bit by bit."""
+UNCHANGED_S = 60.0
+"""Seconds after which an answer that was neither renamed into place nor closed by END counts as complete."""
+END = "<!-- end -->"
+INDEX = "open.txt"
+STATED = re.compile(r"\A(model|conversation):[ \t]*(.+)\n")
+"""A line at the top of an answer: who answered, and whether in a fresh or a continued conversation."""
+CHARACTERS_PER_TOKEN = 4
 
 
 class Mailbox:
-    """Writes each question to `mailbox/<number>-<purpose>-<hash>.md` in the run's folder and waits for the
-    answer in a file of the same name that ends in `.answer.md`.
+    """Writes each question to `<number>-<purpose>-<hash>.md` and waits for the answer in a file of the same name
+    that ends in `.answer.md`.
 
-    A question that was asked before still has its file, so a resumed run finds an answer that arrived in
-    between. After an unusable answer, it waits until the file changes. The answer `skip` skips the question.
-    `sleep` pauses between two polls; tests replace it.
+    An answer counts once it was renamed into place, or once its last line is `<!-- end -->`; otherwise when it
+    has not changed for a minute. It may begin with lines `model: …` and `conversation: fresh` or `continued`. The
+    answer `skip` skips the question. After an unusable answer, the file has to change.
+
+    A question that was asked before still has its file, so a resumed run finds an answer that arrived in between.
+
+    Args:
+        name: The name in records.
+        folder: The folder of the questions, which many searches may share: each has its own folder in it, and
+            `open.txt` lists the open questions of all. None: the run's folder `mailbox/`.
+        model: Who answers, where an answer does not say so.
+        conversation: `fresh` or `continued`, where an answer does not say so.
+        limits: The limits of the calls.
+        sleep: Pauses between two polls; replaced in tests.
+
+    Raises:
+        ValueError: For another `conversation`.
     """
 
     def __init__(
         self,
         *,
         name: str = "mailbox",
+        folder: str | None = None,
+        model: str = "",
+        conversation: str = "",
         limits: Limits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        if conversation not in ("", "fresh", "continued"):
+            raise ValueError(f"conversation is {conversation!r}; it must be fresh or continued")
         self.name = name
         self.price = Price(input=0.0, output=0.0)
         self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=10)
+        self._shared = Path(folder) if folder else None
+        self._model, self._conversation = model, conversation
         self._sleep = sleep
         self._folder: Path | None = None
         self._taken: dict[Path, int] = {}
@@ -45,46 +72,94 @@ class Mailbox:
         return None
 
     def begin(self, folder: Path) -> None:
-        """Remembers the run's folder."""
-        self._folder = folder / "mailbox"
+        """Chooses the folder of this run's questions."""
+        run = folder.resolve()
+        search = f"{run.parent.name}-{run.name}-{content_id(str(run))[:4]}"
+        self._folder = self._shared / search if self._shared else folder / "mailbox"
 
     async def complete(self, question: Question) -> Answer:
         """Waits for the answer's file. Raises CallFailed if it is not text."""
         path = self._post(question)
         answer = path.with_suffix(".answer.md")
-        seen, polls = (0, 0), 0
-        while polls < SETTLED_POLLS:
+        seen, unchanged_s = (0, 0), 0.0
+        while True:
             await self._sleep(POLL_EVERY_S)
             found = answer.stat() if answer.exists() else None
             now = (found.st_size, found.st_mtime_ns) if found else (0, 0)
-            is_new = now[0] > 0 and now[1] != self._taken.get(answer)
-            polls = polls + 1 if is_new and now == seen else 0
+            unchanged_s = unchanged_s + POLL_EVERY_S if now == seen else 0.0
             seen = now
+            if found is None or found.st_size == 0 or found.st_mtime_ns == self._taken.get(answer):
+                continue
+            if found.st_ctime_ns != found.st_mtime_ns or unchanged_s >= UNCHANGED_S or _is_closed(answer):
+                break
         self._taken[answer] = seen[1]
         try:
             text = answer.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CallFailed(Cause.MALFORMED, f"{answer.name} cannot be read: {error}") from error
-        if text.strip().lower() == "skip":
-            raise CallFailed(Cause.SKIPPED, "")
-        return Answer(text=text, usage=Usage())
+        finally:
+            self._list_open()
+        return self._read(question, text)
 
     async def close(self) -> None:
         """Leaves the files in place."""
 
+    def _read(self, question: Question, text: str) -> Answer:
+        """The answer in a file. Raises CallFailed for `skip`."""
+        stated = {"model": self._model, "conversation": self._conversation}
+        while line := STATED.match(text):
+            stated[line[1]], text = line[2].strip(), text[line.end() :]
+        text = text.strip().removesuffix(END).strip()
+        if text.lower() == "skip":
+            raise CallFailed(Cause.SKIPPED, "")
+        asked = len(question.system) + len(question.prompt)
+        usage = Usage(input_tokens=_tokens(asked), output_tokens=_tokens(len(text)))
+        return Answer(text=text, usage=usage, approximate=True, **stated)
+
     def _post(self, question: Question) -> Path:
         """The question's file, found or written."""
         assert self._folder is not None, "begin() comes first"
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         identity = content_id(question.system, question.prompt)
         for path in self._folder.glob(f"*-{identity}.md"):
             return path
-        number = len([path for path in self._folder.glob("*.md") if not path.stem.endswith(".answer")]) + 1
+        number = len(_questions(self._folder)) + 1
         path = self._folder / f"{number:04d}-{question.purpose}-{identity}.md"
-        where = f"Write the answer to `{path.stem}.answer.md` next to this file (`skip` skips the question)."
+        where = (
+            f"Write the answer to `{path.stem}.answer.md` next to this file: rename it into place when it is "
+            f"complete, or end it with the line `{END}`. `skip` skips the question. The first lines may say "
+            "`model: …` and `conversation: fresh` or `continued`."
+        )
         text = f"{where}\n\n{question.system}\n{question.prompt}"
         if question.schema is not None:
             schema = json.dumps(question.schema, indent=2)
             text += f"\nThe JSON schema:\n\n```json\n{schema}\n```\n"
         write_atomically(path, text)
+        self._list_open()
         return path
+
+    def _list_open(self) -> None:
+        """Writes the index of all questions without an answer, of all searches that share the folder."""
+        assert self._folder is not None, "begin() comes first"
+        root = self._shared or self._folder
+        open_questions = [
+            path.relative_to(root).as_posix()
+            for folder in (
+                sorted(each for each in root.iterdir() if each.is_dir()) if self._shared else [root]
+            )
+            for path in _questions(folder)
+            if not path.with_suffix(".answer.md").exists()
+        ]
+        write_atomically(root / INDEX, "".join(f"{each}\n" for each in open_questions))
+
+
+def _questions(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("[0-9]*.md") if not path.stem.endswith(".answer"))
+
+
+def _is_closed(answer: Path) -> bool:
+    return answer.read_bytes().rstrip().endswith(END.encode())
+
+
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)
