@@ -23,14 +23,15 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Mailbox:
-    """Writes each question to `<number>-<purpose>-<hash>.md` and waits for the answer in a file of the same name
-    that ends in `.answer.md`.
+    """Writes each question to `<number>-<purpose>-<hash>.md` and waits for the answer in a file of the same
+    name that ends in `.answer.md`.
 
-    An answer counts once it was renamed into place, or once its last line is `<!-- end -->`; otherwise when it
-    has not changed for a minute. It may begin with lines `model: …` and `conversation: fresh` or `continued`. The
-    answer `skip` skips the question. After an unusable answer, the file has to change.
+    An answer counts once it was renamed into place, or once its last line is `<!-- end -->`; otherwise when
+    it has not changed for a minute. It may begin with lines `model: …` and `conversation: fresh` or
+    `continued`. The answer `skip` skips the question. After an unusable answer, the file has to change.
 
-    A question that was asked before still has its file, so a resumed run finds an answer that arrived in between.
+    A question that was asked before still has its file, so a resumed run finds an answer that arrived in
+    between.
 
     Args:
         name: The name in records.
@@ -142,11 +143,10 @@ class Mailbox:
         """Writes the index of all questions without an answer, of all searches that share the folder."""
         assert self._folder is not None, "begin() comes first"
         root = self._shared or self._folder
+        folders = sorted(root.iterdir()) if self._shared else [root]
         open_questions = [
             path.relative_to(root).as_posix()
-            for folder in (
-                sorted(each for each in root.iterdir() if each.is_dir()) if self._shared else [root]
-            )
+            for folder in folders
             for path in _questions(folder)
             if not path.with_suffix(".answer.md").exists()
         ]
