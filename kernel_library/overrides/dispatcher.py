@@ -1,8 +1,9 @@
 """Dispatches calls of one form of an operator on one device to a kernel or to the original.
 
-The choice is cached for calls with the same shapes, strides, types, devices and other arguments. A kernel's
-first results for such a choice are compared with the original's in shape and type. A kernel that raises, or
-returns other shapes or types, is not used again for such calls.
+The choice is cached for calls with the same shapes, strides, types, devices and other arguments. Of a number
+where the schema has a tensor, only the type counts. A kernel's first results for such a choice are compared
+with the original's in shape and type. A kernel that raises, or returns other shapes or types, is not used
+again for such calls.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from kernel_library.overrides.counts import Tallies, Tally
 from kernel_library.overrides.kernels import KernelSource, OperatorKernel
 from kernel_library.overrides.operators import Operator, is_in_place, out_names
+from kernel_library.overrides.wrapped_numbers import as_tensors, prototypes, tensor_places
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,9 @@ class Dispatcher:
         self._operator, self._form, self._name = operator, str(form), operator.name
         self._layers = layers
         self._in_place, self._outs = is_in_place(form), out_names(form)
-        self._original = torch.library.get_kernel(form, device.upper())
+        self._tensors = tensor_places(form)
+        self._kernel = torch.library.get_kernel(form, device.upper())
+        prototypes()  # before the operator is replaced
         self._choices: dict[Any, DispatchChoice] = {}
         self._checked: set[Any] = set()
 
@@ -81,10 +85,8 @@ class Dispatcher:
         inside = THREAD.inside
         if self._name in inside:
             self._layers[0].tallies.of(self._form, reason=OWN).add()
-            return self._original.call_boxed(keyset, *args, **kwargs)
-        key = signature(args)
-        if kwargs:
-            key = (key, *kwargs, signature(kwargs.values()))
+            return self._original(keyset, args, kwargs)
+        key = self._key(args, kwargs)
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choose(key, args, kwargs, {})
@@ -92,7 +94,7 @@ class Dispatcher:
         if kernel is None:
             for tally in choice.tallies:
                 tally.add()
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, args, kwargs)
         outs = [kwargs.pop(name) for name in self._outs]
         inside.add(self._name)
         try:
@@ -102,7 +104,7 @@ class Dispatcher:
         except torch.OutOfMemoryError as error:  # the next call may have enough memory
             self._layers[0].tallies.of(self._form, reason=blame(kernel, error)).add()
             kwargs.update(zip(self._outs, outs, strict=True))
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, args, kwargs)
         except Exception as error:  # the kernel's code, which may raise anything
             kwargs.update(zip(self._outs, outs, strict=True))
             self._exclude(key, choice, kernel, error, args, kwargs)
@@ -118,10 +120,15 @@ class Dispatcher:
 
     def choice(self, args: Any, kwargs: Any) -> DispatchChoice:
         """The choice for such a call of the functional form."""
-        key = signature(args)
-        if kwargs:
-            key = (key, *kwargs, signature(kwargs.values()))
+        key = self._key(args, kwargs)
         return self._choices.get(key) or self._choose(key, args, kwargs, {})
+
+    def _original(self, keyset: Any, args: Any, kwargs: Any) -> Any:
+        return self._kernel.call_boxed(keyset, *as_tensors(args, self._tensors), **kwargs)
+
+    def _key(self, args: Any, kwargs: Any) -> Any:
+        key = signature(args, self._tensors)
+        return (key, *kwargs, signature(kwargs.values())) if kwargs else key
 
     def _choose(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> DispatchChoice:
         if len(self._choices) >= MOST_CHOICES:
@@ -182,18 +189,30 @@ def choose(
     return DispatchChoice(kernel=None, tallies=tuple(tallies), excluded=excluded)
 
 
-def signature(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Shapes, strides, types and devices of tensors, and other values, as a hashable key."""
+def signature(values: Iterable[Any], tensors: frozenset[int] = frozenset()) -> tuple[Any, ...]:
+    """Shapes, strides, types and devices of tensors, and other values, as a hashable key. At the places
+    `tensors`, other values count by their type."""
     return tuple(
         [
             (each.shape, each.stride(), each.dtype, each.device)
             if isinstance(each, torch.Tensor)
+            else each.__class__
+            if place in tensors
             else signature(each)
             if isinstance(each, list | tuple)
-            else (each.__class__, each)
-            for each in values
+            else identity(each)
+            for place, each in enumerate(values)
         ]
     )
+
+
+def identity(value: Any) -> tuple[Any, ...]:
+    """A key that is equal for equal values of one type; but NaN equals NaN, 0.0 is not -0.0, and of random
+    generators only the device counts."""
+    kind = value.__class__
+    if kind is complex or (kind is float and (not value or value != value)):
+        return kind, repr(value)
+    return kind, value.device if isinstance(value, torch.Generator) else value
 
 
 def expectation(
@@ -208,7 +227,7 @@ def expectation(
     try:
         with _disable_current_modes(), torch.no_grad():
             args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
-            found = operator.overload(*args, **kwargs)
+            found = operator.overload(*as_tensors(args, tensor_places(operator.overload)), **kwargs)
     except Exception as error:  # the original itself is to raise its errors
         return (), f"its result cannot be predicted: {failure(error)}"
     results = found if isinstance(found, tuple | list) else (found,)
