@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.catalogue.entry import Entry
-from kernel_library.overrides.shapes import fits
+from kernel_library.overrides.shapes import all_fit
 from search.optimize.extraction.fragments import Fragment
 from search.optimize.extraction.readable import ATTENTIONS, WORDS, Words, attention_call
 
@@ -115,7 +115,7 @@ def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
     """Whether the entry's function supports the shapes with which an adapted kernel calls it, in all cases of
     the problem; True where the shapes depend on the values in tensors."""
     alone = [problem.of_case(each) for each in problem.cases] or [problem]
-    return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
+    return all(all_fit(entry.shapes, _asked(entry, kernel, each)) for each in alone)
 
 
 class _AskedError(Exception):
