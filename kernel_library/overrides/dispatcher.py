@@ -32,6 +32,9 @@ key, and a program may pass a different one in each call."""
 OWN = "called from its own kernel"
 
 
+Expectation = tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]
+
+
 class WrongResult(Exception):
     """A kernel's results cannot replace the original's; the message says how they differ."""
 
@@ -78,6 +81,7 @@ class Dispatcher:
         self._kernel = torch.library.get_kernel(form, device.upper())
         prototypes()  # before the operator is replaced
         self._choices: dict[Any, DispatchChoice] = {}
+        self._expected: dict[Any, Expectation] = {}
         self._checked: set[Any] = set()
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,12 +139,28 @@ class Dispatcher:
             self._choices.clear()
             self._checked.clear()
         functional = {name: value for name, value in kwargs.items() if name not in self._outs}
-        expected, reason = expectation(self._operator, args, functional)
+        expected, reason = self._expectation(args, functional)
         if not reason and (self._in_place or self._outs):
             targets = [args[0]] if self._in_place else [kwargs[name] for name in self._outs]
             reason = misfit(expected, targets)
         found = choose(self._layers, self._form, args, functional, reason, excluded)
         self._choices[key] = found = replace(found, expected=expected)
+        return found
+
+    def _expectation(self, args: Any, functional: Mapping[str, Any]) -> Expectation:
+        """What the original's results look like. It takes milliseconds to find out, but does not depend on
+        the values of floats next to tensors, which may differ in each call: an optimizer's step size."""
+        positional, named = list(args), list(functional.values())
+        if any(isinstance(each, torch.Tensor) for each in args):
+            positional, named = (
+                [float if each.__class__ is float else each for each in values]
+                for values in (positional, named)
+            )
+        key = signature(positional, self._tensors), *functional, signature(named)
+        if (found := self._expected.get(key)) is None:
+            if len(self._expected) >= MOST_CHOICES:
+                self._expected.clear()
+            found = self._expected[key] = expectation(self._operator, args, functional)
         return found
 
     def _check(self, key: Any, choice: DispatchChoice, result: Any, args: Any) -> None:
@@ -215,19 +235,21 @@ def identity(value: Any) -> tuple[Any, ...]:
     return kind, value.device if isinstance(value, torch.Generator) else value
 
 
-def expectation(
-    operator: Operator, args: Any, kwargs: Any
-) -> tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]:
+def expectation(operator: Operator, args: Any, kwargs: Any) -> Expectation:
     """Shape and type of each result of the original (None for a missing one), and the reason why a kernel
     cannot replace it ("" if it can). Runs the original on the meta device."""
 
     def bare(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
+    form = operator.overload
     try:
         with _disable_current_modes(), torch.no_grad():
             args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
-            found = operator.overload(*as_tensors(args, tensor_places(operator.overload)), **kwargs)
+            if any(each.name == "device" and each.kwarg_only for each in form._schema.arguments):
+                kwargs = {**kwargs, "device": "meta"}  # where it allocates its result
+                kwargs.pop("pin_memory", None)
+            found = form(*as_tensors(args, tensor_places(form)), **kwargs)
     except Exception as error:  # the original itself is to raise its errors
         return (), f"its result cannot be predicted: {failure(error)}"
     results = found if isinstance(found, tuple | list) else (found,)
