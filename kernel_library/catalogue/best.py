@@ -193,8 +193,10 @@ def _times(
         return {}
     logger.info("timing %s, once", ", ".join(names))
     runs = {name: found for name in names if (found := function(name)) is not None}
+    there = torch.cuda.device(like[0].device) if like[0].is_cuda else contextlib.nullcontext()
     try:
-        times = milliseconds(runs, original.arguments(*(each.detach() for each in like)))
+        with there:
+            times = milliseconds(runs, original.arguments(*(each.detach() for each in like)))
     except torch.OutOfMemoryError:
         logger.warning("%s are not timed: the device has no memory left", ", ".join(names))
         return {}
