@@ -12,10 +12,11 @@ Imports point down this map:
     export/       one format per file: package, directory, hub
     app/          shared by the commands: entries (selects the entries that a command uses)
     catalogue/    entry (records), cards, library, store, retrieval (finds entries that help with a problem),
-                  traits and meaning (what a reference computes), shape_table; best and override, for users
+                  traits and meaning (what a reference computes), shape_table; best and override, for users,
+                  and what best needs: originals, measuring, fastest (the functions that it returns)
     overrides/    kernels that replace PyTorch's operators; exported packages get a copy: override (the
                   switch), dispatcher, compiled, gradients, operators, kernels, library_kernels, interfaces,
-                  counts, packaged; shapes and choice (which kernel a call gets)
+                  wrapped_numbers, counts, packaged; shapes and choice (which kernel a call gets)
     seeds/        the shipped kernels: seeds/<op>/<name>/{kernel.py,card.yaml,shapes.csv}
 """
 

@@ -6,23 +6,30 @@ import contextlib
 import fcntl
 import functools
 import importlib.util
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
+from evaluators.base.jsonl_store import JsonlStore
 from evaluators.records.problem import Kernel
+from evaluators.reference.cost.machine_peaks import device_name
 from evaluators.runner import thin_headers
 from evaluators.system.user_cache import cache_folder
 from kernel_library.catalogue.entry import AtShape, Entry, Measurement, architecture_of
+from kernel_library.catalogue.fastest import COMPILED, EAGER, FastestFunction
 from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.catalogue.measuring import milliseconds
+from kernel_library.catalogue.originals import ORIGINALS, Original, compiled, original_of
 from kernel_library.catalogue.retrieval import slower
-from kernel_library.overrides.choice import Candidate, MeasuredCase, best_of
+from kernel_library.overrides.choice import Candidate, MeasuredCase, ranked
 from kernel_library.overrides.shapes import shape_text, sizes_of
 
 if TYPE_CHECKING:
@@ -32,25 +39,39 @@ logger = logging.getLogger(__name__)
 
 ROOT = "outputs/library"
 """The folder to which the commands add kernels by default."""
+MOST_TIMED = 3
+"""The most kernels that `best` times for a call."""
+MARGIN = 0.02
+"""A kernel replaces the original if it was faster by this share; compiled code by twice this share."""
 
 
 def best(
-    op: str, *, like: torch.Tensor | Sequence[torch.Tensor], root: str | Path = ROOT
-) -> Callable[..., Any]:
-    """Returns the fastest library kernel for an operation.
+    op: str, *, like: torch.Tensor | Sequence[torch.Tensor], root: str | Path = ROOT, measure: bool = True
+) -> FastestFunction:
+    """Returns the fastest function for an operation: a library kernel, or PyTorch's original.
 
-    The choice uses the closest measurements on record: the same device architecture, then the same dtype,
-    then the nearest shapes. A kernel that does not load, for example because a compiler is missing, is
-    skipped with a warning. The kernel's source runs in this process, so use only a `root` that you trust.
+    If the closest measurement on record is near, it decides: the kernel if it was significantly faster than
+    eager PyTorch there, otherwise the original. Near means the same device and dtype, no size that differs by
+    more than a factor of 1.25, and last two sizes of each tensor that are multiples of the same powers of two
+    up to 16. If none is near, the kernels that fit, the original and the original under `torch.compile` are
+    timed here, once: for two seconds, after what has to be built. The result is kept in the user's cache
+    folder. Without a measurement, the closest one on record decides although it is not near.
+
+    A kernel that does not load, for example because a compiler is missing, is skipped with a warning. The
+    kernel's source runs in this process, so use only a `root` that you trust.
 
     Args:
         op: the operation, such as `softmax` or `matmul`.
-        like: the operation's first input, or its first inputs; their dtypes, shapes and device are used.
+        like: the operation's first input, or its first inputs; their dtypes, shapes and device are used, and
+            the tensors themselves if the kernels are timed. Missing inputs are drawn: a square second factor
+            of a product, a convolution with windows of 3 x 3.
         root: the folder or fsspec URL of your own library; the shipped kernels are always included.
+        measure: time the kernels if no measurement on record is near.
 
     Returns:
-        A function of the operation's inputs. It has no backward, and raises RuntimeError for inputs that
-        need a gradient.
+        A function of the operation's inputs. `name` is the kernel's, `original` says whether it is PyTorch's
+        own computation, and `why` gives the reason. A kernel has no backward, and raises RuntimeError for
+        inputs that need a gradient.
 
     Raises:
         LookupError: no kernel fits; the message names the operations that have one.
@@ -59,26 +80,38 @@ def best(
     import torch
 
     tensors = [like] if isinstance(like, torch.Tensor) else list(like)
-    device, dtype = tensors[0].device, str(tensors[0].dtype).removeprefix("torch.")
-    capability = ""
-    if device.type == "cuda":
-        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    architecture = architecture_of(device.type, capability)
+    dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
+    architecture, device = _device(tensors[0].device)
     known = FolderLibrary(root).entries()
-    shapes = [each.shape for each in tensors]
-    fitting = {
-        candidate.name: (entry, candidate)
-        for entry, candidate in _fitting(known, op, shapes, dtype, architecture)
-    }
-    while best_one := best_of([each for _, each in fitting.values()], architecture, dtype, shapes):
-        entry, _ = fitting.pop(best_one.name)
-        try:
-            return _forward_only(load(entry), entry.id)
-        except Exception as error:  # the kernel's source, which may raise anything
-            logger.warning("%s does not load here: %s", entry.id, first_line(error))
-    have = sorted({entry.op for entry in known if entry.function})
-    what = f"{op} of {dtype} {', '.join(shape_text(each.shape) for each in tensors)} on {architecture}"
-    raise LookupError(f"the library has no kernel for {what}; it has {', '.join(have) or 'none at all'}")
+    fitting = _fitting(known, op, shapes, dtype, architecture)
+    entries = {candidate.name: entry for entry, candidate in fitting}
+    some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
+    if not some:
+        what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
+        have = ", ".join(sorted({entry.op for entry in known if entry.function}))
+        raise LookupError(f"the library has no kernel for {what}; it has {have or 'none at all'}")
+    original = original_of(op, entries[some[0].name])
+
+    @functools.cache
+    def function(name: str) -> Callable[..., Any] | None:
+        if original is not None and name in (EAGER, COMPILED):
+            return original.function if name == EAGER else compiled(original)
+        return _loaded(entries[name]) if name in entries else None
+
+    order: list[tuple[str, str]] = []
+    near = some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
+    if measure and original is not None and not near:
+        kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
+        kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
+        key = json.dumps([op, device, torch.__version__, kinds, kernels])
+        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], original, tensors))
+    for name, why in order or _by_records(some, original, architecture, dtype, shapes):
+        if (found := function(name)) is not None:
+            kernel = next((each for each in some if each.name == name), None)
+            supports = None if kernel is None else partial(_supports, kernel, architecture)
+            instead = None if original is None else original.function
+            return FastestFunction(found, name=name, why=why, supports=supports, instead=instead)
+    raise LookupError(f"no kernel of the library for {op} loads here; the log says why")
 
 
 def fitting_entries(
@@ -92,23 +125,100 @@ def _fitting(
     known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
 ) -> list[tuple[Entry, Candidate]]:
     of_op = [entry for entry in known if entry.op == op and entry.function]
-    pairs = zip(of_op, candidates(of_op), strict=True)
-    return [pair for pair in pairs if pair[1].takes(shapes, dtype, architecture)]
+    if op in ORIGINALS and len(shapes) > ORIGINALS[op].tensors:
+        return []
+    return [
+        (entry, candidate)
+        for entry, candidate in zip(of_op, candidates(of_op), strict=True)
+        if candidate.takes(
+            shapes[: len(candidate.shapes)] if op in ORIGINALS else shapes, dtype, architecture
+        )
+    ]
 
 
-def _forward_only(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, but it refuses inputs that need a gradient, which it would silently drop."""
+def _device(device: torch.device) -> tuple[str, str]:
+    """The architecture and the name of a device."""
     import torch
 
-    @functools.wraps(function)
-    def forward(*arguments: Any, **named: Any) -> Any:
-        if torch.is_grad_enabled() and any(
-            isinstance(each, torch.Tensor) and each.requires_grad for each in (*arguments, *named.values())
-        ):
-            raise RuntimeError(f"{name} has no backward: detach its inputs, or call it under torch.no_grad()")
-        return function(*arguments, **named)
+    if device.type != "cuda":
+        return architecture_of(device.type, ""), device_name("cpu")
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return capability, torch.cuda.get_device_name(device)
 
-    return forward
+
+def _by_records(
+    some: Sequence[Candidate],
+    original: Original | None,
+    architecture: str,
+    dtype: str,
+    shapes: Sequence[Sequence[int]],
+) -> Iterator[tuple[str, str]]:
+    """What to use, with the reason: the kernels in this order up to the first one that the original beats,
+    then the original."""
+    for each in some:
+        found = each.closest(architecture, dtype, shapes)
+        texts = ", ".join(map(shape_text, found.shapes))
+        why = f"{each.name}: at least {found.speedup_low:.2f}x at {texts} {found.dtype} on {found.device}"
+        if original is not None and not found.speedup_low > 1:
+            yield EAGER, why
+            return
+        yield each.name, why
+    if original is not None:
+        yield EAGER, "no kernel loads here"
+
+
+def _by_times(times: Mapping[str, float]) -> list[tuple[str, str]]:
+    """What to use, the fastest first, with the reason."""
+    why = "timed here: " + ", ".join(f"{name} {ms:.4g} ms" for name, ms in times.items())
+    margins = {EAGER: 0.0, COMPILED: 2 * MARGIN}
+    order = sorted(times, key=lambda name: times[name] * (1 + margins.get(name, MARGIN)))
+    return [(name, why) for name in order]
+
+
+def _times(
+    key: str,
+    function: Callable[[str], Callable[..., Any] | None],
+    names: Sequence[str],
+    original: Original,
+    like: Sequence[torch.Tensor],
+) -> Mapping[str, float]:
+    """Milliseconds of a call of these functions, measured or from the cache; empty if the device has no room
+    or is recording a graph."""
+    import torch
+
+    cache = JsonlStore(cache_folder() / "best.jsonl")
+    if (known := cache.get(key)) is not None:
+        return dict(known)
+    if like[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return {}
+    logger.info("timing %s, once", ", ".join(names))
+    runs = {name: found for name in names if (found := function(name)) is not None}
+    there = torch.cuda.device(like[0].device) if like[0].is_cuda else contextlib.nullcontext()
+    try:
+        with there:
+            times = milliseconds(runs, original.arguments(*(each.detach() for each in like)))
+    except torch.OutOfMemoryError:
+        logger.warning("%s are not timed: the device has no memory left", ", ".join(names))
+        return {}
+    try:
+        if times:
+            cache.put(key, times)
+    except OSError as error:
+        logger.warning("%s is not written: %s", cache.path, first_line(error))
+    return times
+
+
+def _supports(kernel: Candidate, architecture: str, shapes: Sequence[Sequence[int]], dtype: str) -> bool:
+    return kernel.takes(shapes[: len(kernel.shapes)], dtype, architecture)
+
+
+def _loaded(entry: Entry) -> Callable[..., Any] | None:
+    """The entry's function; None, with a warning, if it does not load."""
+    try:
+        return load(entry)
+    except Exception as error:  # the kernel's source, which may raise anything
+        logger.warning("%s does not load here: %s", entry.id, first_line(error))
+        return None
 
 
 def load(entry: Entry) -> Callable[..., Any]:
@@ -132,6 +242,7 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
             roofline_share=found.roofline_share or 0.0,
             speedup_low=found.speedup_low,
             precision=problem.precision,
+            device=found.environment.get("device", ""),
         )
 
     def at_shape(row: AtShape) -> MeasuredCase:
@@ -142,6 +253,7 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
             roofline_share=row.roofline_share,
             speedup_low=row.speedup_low,
             precision=row.precision,
+            device=row.device,
         )
 
     return [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evaluators.records.problem import LIBRARY_POLICIES, Problem, as_strict
 from kernel_library.catalogue.entry import Entry, Hit, HitKind, architecture_of
 from kernel_library.catalogue.traits import Traits
-from kernel_library.overrides.shapes import fits
+from kernel_library.overrides.shapes import all_fit
 
 RELATIONS = (
     ("conv1d", "matmul", "a convolution is a matmul over gathered patches (implicit GEMM)"),
@@ -157,7 +157,7 @@ def _is_right_for(problem: Problem, traits: Traits, entry: Entry) -> bool:
 def _in_range(patterns: Sequence[str], inputs: Sequence[str]) -> bool:
     """Whether every input matches the entry's shape pattern."""
     shapes = [[int(size) for size in each.split("x") if size] for each in inputs]
-    return len(patterns) == len(shapes) and all(map(fits, patterns, shapes))
+    return len(patterns) == len(shapes) and all_fit(patterns, shapes)
 
 
 def _heavy(op: str, parts: Sequence[str]) -> list[str]:

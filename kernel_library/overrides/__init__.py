@@ -10,6 +10,7 @@ This folder needs only torch: `ideatree export` copies it into the packages that
     kernels             a kernel for an operator, from a function, a file or a folder
     library_kernels     the library's kernels for an operator
     interfaces          maps an operator's call to that of a library kernel: a table
+    wrapped_numbers     numbers where the schema of an operator has a tensor
     counts              counts calls and fallbacks, with reasons
     packaged            the kernels of an exported package
     shapes, choice      shape patterns, and the choice among several kernels

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel_library.overrides.shapes import distance, fits
+from kernel_library.overrides.shapes import all_fit, distance, near
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
     """A measurement of a kernel: the `architecture` (compute capability, or `cpu`), the dtype and the
     `shapes` of its first inputs. `ahead`: it did not lose to another kernel in the same session. `precision`
-    is the type to which it may round factors, "" for none."""
+    is the type to which it may round factors, "" for none; `device` the device's name, "" if unknown."""
 
     architecture: str
     dtype: str
@@ -21,6 +21,11 @@ class MeasuredCase:
     roofline_share: float = 0.0
     speedup_low: float = 1.0
     precision: str = ""
+    device: str = ""
+
+    def is_near(self, device: str, dtype: str, shapes: Sequence[Sequence[int]]) -> bool:
+        """Whether it tells about such a call: on the same device, at the same dtype, at near shapes."""
+        return (self.device, self.dtype) == (device, dtype) and near(self.shapes, shapes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +55,7 @@ class Candidate:
             and (not self.architectures or architecture in self.architectures)
             and architecture not in self.failed
             and len(shapes) <= len(self.shapes)
-            and all(map(fits, self.shapes, shapes))
+            and all_fit(self.shapes, shapes)
         )
 
     def closest(self, architecture: str, dtype: str, shapes: Sequence[Sequence[int]]) -> MeasuredCase:
@@ -69,17 +74,16 @@ def device_of(architecture: str) -> str:
     return "cpu" if architecture == "cpu" else "cuda"
 
 
-def best_of(
+def ranked(
     candidates: Iterable[Candidate], architecture: str, dtype: str, shapes: Sequence[Sequence[int]]
-) -> Candidate | None:
-    """The candidate that is probably the fastest, by each one's closest measurement; None without candidates.
-    A measurement on this architecture and at this dtype is preferred, then one in which the kernel did not
-    lose to another, then the largest share of the roofline, then the largest lower end of the speedup's
-    interval."""
+) -> list[Candidate]:
+    """The candidates by each one's closest measurement, the probably fastest first. A measurement on this
+    architecture and at this dtype is preferred, then one in which the kernel did not lose to another, then
+    the largest share of the roofline, then the largest lower end of the speedup's interval."""
 
     def promise(candidate: Candidate) -> tuple[float, ...]:
         found = candidate.closest(architecture, dtype, shapes)
         here = found.architecture == architecture, found.dtype == dtype
         return (*here, found.ahead, found.roofline_share, found.speedup_low)
 
-    return max(candidates, key=promise, default=None)
+    return sorted(candidates, key=promise, reverse=True)

@@ -30,12 +30,15 @@ from kernel_library.overrides.dispatcher import (
 )
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, is_in_place, out_names
+from kernel_library.overrides.wrapped_numbers import as_tensors_in_a_trace, number_places, tensor_places
 
 logger = logging.getLogger(__name__)
 
 NAMESPACE = __name__.partition(".")[0]
 """The namespace of the kernels' operators; an exported package has a different one."""
 KEY = "Functionalize"
+
+NUMBER = "a number in the place of a tensor, in compiled code"
 
 _LIBRARY: list[torch.library.Library] = []
 _OPERATORS: dict[str, CompiledKernel] = {}
@@ -86,17 +89,21 @@ class Tracer:
         """Handles a call in a trace. The functional original is always traced, for the shapes of its results;
         if a kernel replaces it, the compiler removes it as dead code."""
         functional = {name: value for name, value in kwargs.items() if name not in self._outs}
-        result = self._functional.call_boxed(keyset, *args, **functional)
+        places = tensor_places(self._operator.overload)
+        tensors = as_tensors_in_a_trace(args, places)
+        result = self._functional.call_boxed(keyset, *tensors, **functional)
         results = result if isinstance(result, tuple | list) else (result,)
         targets = [args[0]] if self._in_place else [kwargs[name] for name in self._outs]
         reason = unfit(results) or (misfit(looks(results), targets) if targets else "")
+        if number_places(args, places):  # the schema of the kernel's own operator has a tensor, too
+            reason = NUMBER
         device = next((x.device.type for x in tree_leaves(args) if isinstance(x, torch.Tensor)), "")
         layers = [each for each in self._layers if device in each.source.devices]
         choice = choose(layers, self._form, args, functional, reason)
         if choice.kernel is None:
             for tally in choice.tallies:
                 tally.add()
-            return self._original.call_boxed(keyset, *args, **kwargs) if targets else result
+            return self._original.call_boxed(keyset, *tensors, **kwargs) if targets else result
         assert choice.layer is not None, "the kernel is a layer's"
         own = kernel_operator(self._operator, choice.kernel, choice.layer.tallies)
         found = own(*args, **functional)

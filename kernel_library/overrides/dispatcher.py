@@ -1,8 +1,9 @@
 """Dispatches calls of one form of an operator on one device to a kernel or to the original.
 
-The choice is cached for calls with the same shapes, strides, types, devices and other arguments. A kernel's
-first results for such a choice are compared with the original's in shape and type. A kernel that raises, or
-returns other shapes or types, is not used again for such calls.
+The choice is cached for calls with the same shapes, strides, types, devices and other arguments. Of a number
+where the schema has a tensor, only the type counts. A kernel's first results for such a choice are compared
+with the original's in shape and type. A kernel that raises, or returns other shapes or types, is not used
+again for such calls.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from kernel_library.overrides.counts import Tallies, Tally
 from kernel_library.overrides.kernels import KernelSource, OperatorKernel
 from kernel_library.overrides.operators import Operator, is_in_place, out_names
+from kernel_library.overrides.wrapped_numbers import as_tensors, prototypes, tensor_places
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,9 @@ MOST_CHOICES = 4096
 """Choices cached per form of an operator; beyond it the cache is cleared. Number arguments are part of the
 key, and a program may pass a different one in each call."""
 OWN = "called from its own kernel"
+
+
+Expectation = tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]
 
 
 class WrongResult(Exception):
@@ -72,8 +77,11 @@ class Dispatcher:
         self._operator, self._form, self._name = operator, str(form), operator.name
         self._layers = layers
         self._in_place, self._outs = is_in_place(form), out_names(form)
-        self._original = torch.library.get_kernel(form, device.upper())
+        self._tensors = tensor_places(form)
+        self._kernel = torch.library.get_kernel(form, device.upper())
+        prototypes()  # before the operator is replaced
         self._choices: dict[Any, DispatchChoice] = {}
+        self._expected: dict[Any, Expectation] = {}
         self._checked: set[Any] = set()
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,10 +89,8 @@ class Dispatcher:
         inside = THREAD.inside
         if self._name in inside:
             self._layers[0].tallies.of(self._form, reason=OWN).add()
-            return self._original.call_boxed(keyset, *args, **kwargs)
-        key = signature(args)
-        if kwargs:
-            key = (key, *kwargs, signature(kwargs.values()))
+            return self._original(keyset, args, kwargs)
+        key = self._key(args, kwargs)
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choose(key, args, kwargs, {})
@@ -92,7 +98,7 @@ class Dispatcher:
         if kernel is None:
             for tally in choice.tallies:
                 tally.add()
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, args, kwargs)
         outs = [kwargs.pop(name) for name in self._outs]
         inside.add(self._name)
         try:
@@ -102,7 +108,7 @@ class Dispatcher:
         except torch.OutOfMemoryError as error:  # the next call may have enough memory
             self._layers[0].tallies.of(self._form, reason=blame(kernel, error)).add()
             kwargs.update(zip(self._outs, outs, strict=True))
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, args, kwargs)
         except Exception as error:  # the kernel's code, which may raise anything
             kwargs.update(zip(self._outs, outs, strict=True))
             self._exclude(key, choice, kernel, error, args, kwargs)
@@ -118,22 +124,43 @@ class Dispatcher:
 
     def choice(self, args: Any, kwargs: Any) -> DispatchChoice:
         """The choice for such a call of the functional form."""
-        key = signature(args)
-        if kwargs:
-            key = (key, *kwargs, signature(kwargs.values()))
+        key = self._key(args, kwargs)
         return self._choices.get(key) or self._choose(key, args, kwargs, {})
+
+    def _original(self, keyset: Any, args: Any, kwargs: Any) -> Any:
+        return self._kernel.call_boxed(keyset, *as_tensors(args, self._tensors), **kwargs)
+
+    def _key(self, args: Any, kwargs: Any) -> Any:
+        key = signature(args, self._tensors)
+        return (key, *kwargs, signature(kwargs.values())) if kwargs else key
 
     def _choose(self, key: Any, args: Any, kwargs: Any, excluded: Mapping[str, str]) -> DispatchChoice:
         if len(self._choices) >= MOST_CHOICES:
             self._choices.clear()
             self._checked.clear()
         functional = {name: value for name, value in kwargs.items() if name not in self._outs}
-        expected, reason = expectation(self._operator, args, functional)
+        expected, reason = self._expectation(args, functional)
         if not reason and (self._in_place or self._outs):
             targets = [args[0]] if self._in_place else [kwargs[name] for name in self._outs]
             reason = misfit(expected, targets)
         found = choose(self._layers, self._form, args, functional, reason, excluded)
         self._choices[key] = found = replace(found, expected=expected)
+        return found
+
+    def _expectation(self, args: Any, functional: Mapping[str, Any]) -> Expectation:
+        """What the original's results look like. It takes milliseconds to find out, but does not depend on
+        the values of floats next to tensors, which may differ in each call: an optimizer's step size."""
+        positional, named = list(args), list(functional.values())
+        if any(isinstance(each, torch.Tensor) for each in args):
+            positional, named = (
+                [float if each.__class__ is float else each for each in values]
+                for values in (positional, named)
+            )
+        key = signature(positional, self._tensors), *functional, signature(named)
+        if (found := self._expected.get(key)) is None:
+            if len(self._expected) >= MOST_CHOICES:
+                self._expected.clear()
+            found = self._expected[key] = expectation(self._operator, args, functional)
         return found
 
     def _check(self, key: Any, choice: DispatchChoice, result: Any, args: Any) -> None:
@@ -182,33 +209,47 @@ def choose(
     return DispatchChoice(kernel=None, tallies=tuple(tallies), excluded=excluded)
 
 
-def signature(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Shapes, strides, types and devices of tensors, and other values, as a hashable key."""
+def signature(values: Iterable[Any], tensors: frozenset[int] = frozenset()) -> tuple[Any, ...]:
+    """Shapes, strides, types and devices of tensors, and other values, as a hashable key. At the places
+    `tensors`, other values count by their type."""
     return tuple(
         [
             (each.shape, each.stride(), each.dtype, each.device)
             if isinstance(each, torch.Tensor)
+            else each.__class__
+            if place in tensors
             else signature(each)
             if isinstance(each, list | tuple)
-            else (each.__class__, each)
-            for each in values
+            else identity(each)
+            for place, each in enumerate(values)
         ]
     )
 
 
-def expectation(
-    operator: Operator, args: Any, kwargs: Any
-) -> tuple[tuple[tuple[torch.Size, torch.dtype] | None, ...], str]:
+def identity(value: Any) -> tuple[Any, ...]:
+    """A key that is equal for equal values of one type; but NaN equals NaN, 0.0 is not -0.0, and of random
+    generators only the device counts."""
+    kind = value.__class__
+    if kind is complex or (kind is float and (not value or value != value)):
+        return kind, repr(value)
+    return kind, value.device if isinstance(value, torch.Generator) else value
+
+
+def expectation(operator: Operator, args: Any, kwargs: Any) -> Expectation:
     """Shape and type of each result of the original (None for a missing one), and the reason why a kernel
     cannot replace it ("" if it can). Runs the original on the meta device."""
 
     def bare(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
+    form = operator.overload
     try:
         with _disable_current_modes(), torch.no_grad():
             args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
-            found = operator.overload(*args, **kwargs)
+            if any(each.name == "device" and each.kwarg_only for each in form._schema.arguments):
+                kwargs = {**kwargs, "device": "meta"}  # where it allocates its result
+                kwargs.pop("pin_memory", None)
+            found = form(*as_tensors(args, tensor_places(form)), **kwargs)
     except Exception as error:  # the original itself is to raise its errors
         return (), f"its result cannot be predicted: {failure(error)}"
     results = found if isinstance(found, tuple | list) else (found,)

@@ -18,6 +18,7 @@ from kernel_library.overrides.compiled import Tracer
 from kernel_library.overrides.dispatcher import THREAD, Dispatcher, Layer, choose
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator
+from kernel_library.overrides.wrapped_numbers import as_tensors, as_tensors_in_a_trace, tensor_places
 
 _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
 """The dispatch mode in which `torch.compile` traces."""
@@ -31,7 +32,8 @@ class AutogradDispatcher:
     def __init__(self, operator: Operator, device: str, layers: Sequence[Layer], below: Dispatcher) -> None:
         self._operator, self._layers, self._below = operator, layers, below
         self.key = f"Autograd{device.upper()}"
-        self._original = torch.library.get_kernel(operator.overload, self.key)
+        self._tensors = tensor_places(operator.overload)
+        self._kernel = torch.library.get_kernel(operator.overload, self.key)
         self._traced = Tracer(operator, operator.overload, layers, self.key)
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,7 +42,7 @@ class AutogradDispatcher:
         tracing = torch._C._get_dispatch_mode(_FUNCTIONAL) is not None
         foreign = keyset.has(torch.DispatchKey.Python) and not tracing  # another mode, or a tensor subclass
         if foreign or operator.name in THREAD.inside:
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, tracing, args, kwargs)
         if torch.is_grad_enabled() and any(
             each.requires_grad for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)
         ):
@@ -50,10 +52,14 @@ class AutogradDispatcher:
             if operator.composite:
                 for layer in self._layers:
                     layer.tallies.of(operator.name, reason=COMPOSITE).add()
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, tracing, args, kwargs)
         if not operator.composite:
-            return self._original.call_boxed(keyset, *args, **kwargs)
+            return self._original(keyset, tracing, args, kwargs)
         return (self._traced if tracing else self._below)(keyset, *args, **kwargs)
+
+    def _original(self, keyset: Any, tracing: bool, args: Any, kwargs: Any) -> Any:
+        restored = as_tensors_in_a_trace if tracing else as_tensors
+        return self._kernel.call_boxed(keyset, *restored(args, self._tensors), **kwargs)
 
     def _chosen(self, tracing: bool, args: Any, kwargs: Any) -> OperatorKernel | None:
         if tracing:
@@ -67,7 +73,7 @@ class _OwnBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Operator, kernel: OperatorKernel, kwargs: Any, *args: Any) -> Any:
         """The operator's results."""
-        result = operator.overload(*args, **kwargs)
+        result = operator.overload(*as_tensors_in_a_trace(args, tensor_places(operator.overload)), **kwargs)
         results = result if isinstance(result, tuple) else (result,)
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
         ctx.save_for_backward(*tensors, *results)

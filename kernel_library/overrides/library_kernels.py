@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernel_library.overrides.choice import Candidate, MeasuredCase, best_of
+from kernel_library.overrides.choice import Candidate, MeasuredCase, ranked
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
@@ -66,10 +66,10 @@ class LibraryKernels:
 
     def pick(self, *args: Any, **kwargs: Any) -> OperatorKernel | str:
         """The best kernel for the call, or the reason why there is none."""
-        found = self._interface.arguments(*args, **kwargs)
-        if isinstance(found, str):
-            return found
-        tensors = [each for each in found if isinstance(each, torch.Tensor)]
+        given = self._interface.arguments(*args, **kwargs)
+        if isinstance(given, str):
+            return given
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
         first = tensors[0]
         if first.numel() < self._rules.least_elements:
             return f"fewer than {self._rules.least_elements} elements"
@@ -86,11 +86,11 @@ class LibraryKernels:
             and each.takes(shapes[: len(each.shapes)], dtype, architecture)
             and self._is_wanted(each.closest(architecture, dtype, sizes))
         ]
-        best = best_of(fitting, architecture, dtype, sizes)
-        if best is None:
+        found = ranked(fitting, architecture, dtype, sizes)
+        if not found:
             texts = ", ".join(map(shape_text, shapes))
             return f"no kernel for {self._interface.op} of {dtype} {texts} on {architecture}"
-        return self._kernels[best.name]
+        return self._kernels[found[0].name]
 
     def _loaded(self, name: str) -> Callable[..., Any]:
         """A candidate's function. A candidate that does not load, such as CUDA without a compiler, is not

@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 _SIZE = re.compile(r"(?P<any>\*)|(?P<low>\d+)(?P<range>\.\.(?P<high>\d*))?")
+_NAMED = re.compile(r"(?P<name>[a-wyz])(=(?P<size>.+))?")
+NEAR = 1.25
+"""Shapes are near each other if no size differs by more than this factor."""
+ALIGNMENT = 16
+"""Kernels read up to this number of elements at once. Whether a size allows that changes their speed."""
 _MULTIPLE = re.compile(r"(?P<size>[^%]+)(%(?P<of>[1-9]\d*))?")
 
 
@@ -30,6 +36,25 @@ def distance(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> 
     )
 
 
+def near(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> bool:
+    """Whether a measurement of a call with one list of shapes tells about a call with the other list: no
+    size differs by more than the factor NEAR, and the last two sizes of each tensor are multiples of the
+    same powers of two up to ALIGNMENT. The sizes before the last two count as their product. Tensors that
+    only one call has are ignored."""
+    pairs = [
+        pair
+        for shape, like in zip(some, others, strict=False)
+        for pair in zip(_extent(shape), _extent(like), strict=True)
+    ]
+    close = all(max(pair) <= NEAR * min(pair) for pair in pairs)
+    aligned = all(
+        math.gcd(one, ALIGNMENT) == math.gcd(other, ALIGNMENT)
+        for place, (one, other) in enumerate(pairs)
+        if place % 3
+    )
+    return close and aligned
+
+
 def _extent(shape: Sequence[int]) -> tuple[int, int, int]:
     """The product of the leading sizes, and the last two; 1 for missing ones."""
     *leading, last_but_one, last = (1, 1, *shape)
@@ -39,10 +64,22 @@ def _extent(shape: Sequence[int]) -> tuple[int, int, int]:
 def fits(pattern: str, shape: Sequence[int]) -> bool:
     """Whether the shape matches the pattern, which has sizes separated by `x`.
 
-    A size is a number, a range `1..4096` or `1..`, or `*`. `%8` after a size requires a multiple of 8. `...`
-    in the first place stands for any number of sizes: `...x1..65536` matches any tensor whose last size is at
-    most 65536. Raises ValueError for an invalid pattern.
+    A size is a number, a range `1..4096` or `1..`, or `*`. `%8` after a size requires a multiple of 8. A
+    letter other than `x`, as in `n` or `n=1..64%8`, requires the same size wherever it occurs. `...` in the
+    first place stands for any number of sizes: `...x1..65536` matches any tensor whose last size is at most
+    65536. Raises ValueError for an invalid pattern.
     """
+    return _matches(pattern, shape, {})
+
+
+def all_fit(patterns: Sequence[str], shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether each shape matches the pattern in its place. A name stands for one size in all patterns:
+    `mxk`, `kxn` are the factors of a product. The longer list's end is ignored."""
+    named: dict[str, int] = {}
+    return all(_matches(*pair, named) for pair in zip(patterns, shapes, strict=False))
+
+
+def _matches(pattern: str, shape: Sequence[int], named: dict[str, int]) -> bool:
     sizes = pattern.split("x") if pattern else []
     leading = sizes[:1] == ["..."]
     checks = [_size(each, pattern) for each in (sizes[1:] if leading else sizes)]
@@ -50,21 +87,38 @@ def fits(pattern: str, shape: Sequence[int]) -> bool:
         return False
     last = shape[len(shape) - len(checks) :]
     return all(
-        low <= size and (high is None or size <= high) and size % multiple == 0
-        for (low, high, multiple), size in zip(checks, last, strict=True)
+        each.low <= size
+        and (each.high is None or size <= each.high)
+        and size % each.multiple == 0
+        and (not each.name or named.setdefault(each.name, size) == size)
+        for each, size in zip(checks, last, strict=True)
     )
 
 
-def _size(text: str, pattern: str) -> tuple[int, int | None, int]:
-    """The minimum, the maximum (None: any) and the divisor."""
+class _Size(NamedTuple):
+    """A size of a pattern: its minimum, maximum (None: any), divisor, and name ("" for none)."""
+
+    low: int
+    high: int | None
+    multiple: int
+    name: str
+
+
+def _size(text: str, pattern: str) -> _Size:
     parts = _MULTIPLE.fullmatch(text)
-    found = _SIZE.fullmatch(parts["size"]) if parts else None
+    size = parts["size"] if parts else ""
+    name = ""
+    if named := _NAMED.fullmatch(size):
+        name, size = named["name"], named["size"] or "*"
+    found = _SIZE.fullmatch(size)
     if parts is None or found is None:
-        raise ValueError(f"shape pattern {pattern!r}: invalid size {text!r}; use 8, 1..64, 1.., * or 8..64%8")
+        raise ValueError(
+            f"shape pattern {pattern!r}: invalid size {text!r}; use 8, 1..64, 1.., *, 8..64%8, n or n=1..64"
+        )
     multiple = int(parts["of"] or 1)
     if found["any"]:
-        return 0, None, multiple
+        return _Size(0, None, multiple, name)
     low = int(found["low"])
     if found["range"]:
-        return low, int(found["high"]) if found["high"] else None, multiple
-    return low, low, multiple
+        return _Size(low, int(found["high"]) if found["high"] else None, multiple, name)
+    return _Size(low, low, multiple, name)

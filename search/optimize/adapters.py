@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.catalogue.entry import Entry
-from kernel_library.overrides.shapes import fits
+from kernel_library.overrides.shapes import all_fit
 from search.optimize.extraction.fragments import Fragment
 from search.optimize.extraction.readable import ATTENTIONS, WORDS, Words, attention_call
 
@@ -29,22 +29,48 @@ MARK = "# Adapted to a model's problem by `ideatree optimize`."
 TEMPLATE = """
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
-
+{helper}
 
 class ModelNew(torch.nn.Module):
     def forward(self, {names}):
 {body}
 """
+SCALED = """
+
+def scaled(q, scale):
+    # The kernel divides by the root of the size of a head.
+    factor = scale * q.shape[-1] ** 0.5
+    return q if abs(factor - 1) < 1e-6 else q * factor
+"""
 
 
-def _template(text: str) -> Callable[[str], Words]:
-    """A call written as `text`, with the function as `f` and the arguments by position."""
-    return lambda function: lambda *arguments: text.format(*arguments, f=function)
+def _softmax(function: str) -> Words:
+    def words(x: str, dim: str, half_to_float: str) -> str | None:
+        if half_to_float != "False":
+            return None
+        return f"{function}({x})" if dim == "-1" else f"{function}({x}.movedim({dim}, -1)).movedim(-1, {dim})"
+
+    return words
 
 
 def _sum(function: str) -> Words:
-    def words(x: str, dim: str, keepdim: str = "False") -> str:
-        return f"{function}({x})" + (".unsqueeze(-1)" if keepdim == "True" else "")
+    def words(x: str, dims: str, keepdim: str = "False", dtype: str = "None") -> str | None:
+        dim = dims.strip("[]")
+        if dtype != "None" or not dim.lstrip("-").isdigit():
+            return None
+        call = f"{function}({x})" if dim == "-1" else f"{function}({x}.movedim({dim}, -1))"
+        return f"{call}.unsqueeze({dim})" if keepdim == "True" else call
+
+    return words
+
+
+def _mm(function: str) -> Words:
+    return lambda a, b: f"{function}({a}, {b})"
+
+
+def _addmm(function: str) -> Words:
+    def words(bias: str, a: str, b: str, beta: str = "1", alpha: str = "1") -> str | None:
+        return f"{function}({a}, {b}).add_({bias})" if beta == alpha == "1" else None
 
     return words
 
@@ -56,13 +82,43 @@ def _layernorm(function: str) -> Words:
     return words
 
 
+def _fused_rmsnorm(function: str) -> Words:
+    def words(x: str, shape: str, weight: str, eps: str) -> str | None:
+        return f"{function}({x}, {weight}, {eps})" if "," not in shape and eps != "None" else None
+
+    return words
+
+
+def _conv2d(function: str) -> Words:
+    """A convolution of images, with the same stride and padding in both directions."""
+
+    def words(
+        x: str,
+        weight: str,
+        bias: str,
+        stride: str,
+        padding: str,
+        dilation: str,
+        transposed: str,
+        output_padding: str,
+        groups: str,
+    ) -> str | None:
+        strides, paddings = (each.strip("[]").split(", ") for each in (stride, padding))
+        equal = len(strides) == 2 and len({*strides}) == len({*paddings}) == 1
+        plain = (dilation, transposed, groups) == ("[1, 1]", "False", "1")
+        return f"{function}({x}, {weight}, {bias}, {strides[0]}, {paddings[0]})" if equal and plain else None
+
+    return words
+
+
 def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
     def of(function: str) -> Words:
         def words(*given: str, **named: str) -> str | None:
             call = attention_call(places, *given, **named)
             if call is None or call.causal != "True" or call.mask != "None":
                 return None
-            return f"{function}({call.q}, {call.k}, {call.v})"
+            q = call.q if call.scale == "None" else f"scaled({call.q}, {call.scale})"
+            return f"{function}({q}, {call.k}, {call.v})"
 
         return words
 
@@ -70,15 +126,12 @@ def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
 
 
 OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
-    "softmax": {"aten._softmax.default": _template("{f}({0})")},
+    "softmax": {"aten._softmax.default": _softmax},
     "sum": {"aten.sum.dim_IntList": _sum},
-    "matmul": {
-        "aten.mm.default": _template("{f}({0}, {1})"),
-        "aten.addmm.default": _template("{f}({1}, {2}).add_({0})"),
-    },
+    "matmul": {"aten.mm.default": _mm, "aten.addmm.default": _addmm},
     "layernorm": {"aten.native_layer_norm.default": _layernorm},
-    "rmsnorm": {"aten._fused_rms_norm.default": _template("{f}({0}, {2}, {3})")},
-    "conv2d": {"aten.convolution.default": _template("{f}({0}, {1}, {2}, {3}[0], {4}[0])")},
+    "rmsnorm": {"aten._fused_rms_norm.default": _fused_rmsnorm},
+    "conv2d": {"aten.convolution.default": _conv2d},
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
 }
 """By the library's family and the operator: how to write its call with the kernel's function."""
@@ -105,7 +158,9 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     if body is None or NAME not in "".join(body):
         return None
     text = textwrap.indent("\n".join(body), " " * 8)
-    forward = TEMPLATE.format(function=entry.function, names=", ".join(fragment.names), body=text)
+    helper = SCALED if "scaled(" in text else ""
+    names = ", ".join(fragment.names)
+    forward = TEMPLATE.format(function=entry.function, helper=helper, names=names, body=text)
     source = f"{entry.kernel.source.rstrip()}\n\n{MARK}\n{forward}"
     head = "" if "import torch\n" in source else "import torch\n"
     return Kernel(source=head + source, language=entry.kernel.language)
@@ -115,7 +170,7 @@ def takes(entry: Entry, kernel: Kernel, problem: Problem) -> bool:
     """Whether the entry's function supports the shapes with which an adapted kernel calls it, in all cases of
     the problem; True where the shapes depend on the values in tensors."""
     alone = [problem.of_case(each) for each in problem.cases] or [problem]
-    return all(all(map(fits, entry.shapes, _asked(entry, kernel, each))) for each in alone)
+    return all(all_fit(entry.shapes, _asked(entry, kernel, each)) for each in alone)
 
 
 class _AskedError(Exception):
@@ -158,6 +213,9 @@ def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) ->
     calls = [(name, node) for name, node in calls if name != "_to_copy"]  # casts to float32 and back
     if tuple(name for name, _ in calls) != RMSNORM:
         return None
-    eps = calls[2][1].args[1]
+    (_, squares), (_, mean), (_, sums), *_ = calls
+    eps = sums.args[1]
+    if squares.args[1] != 2 or list(mean.args[1:]) != [[-1], True] or not isinstance(eps, float):
+        return None
     x, weight = fragment.names
-    return [f"return {function}({x}, {weight}, {eps!r})"] if isinstance(eps, float) else None
+    return [f"return {function}({x}, {weight}, {eps!r})"]

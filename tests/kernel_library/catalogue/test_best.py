@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from evaluators.records.evaluation import Evaluation, Roofline, Status
 from evaluators.records.problem import Problem
+from evaluators.reference.cost.machine_peaks import device_name
 from evaluators.system.user_cache import cache_folder
 from kernel_library import best
+from kernel_library.catalogue.best import candidates, fitting_entries
 from kernel_library.catalogue.entry import AtShape, Entry, RepeatedMeasurement
+from kernel_library.catalogue.fastest import EAGER
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.shape_table import at_shape
+from kernel_library.overrides.choice import ranked
 from tests.kernel_library.entries import CPU, entry, evaluation, reference
 
 ROWS = reference("a[0].sum(-1)", "torch.randn(64, 64)", device="cpu")
@@ -39,7 +44,7 @@ def chosen(root: Path, *entries: Entry, like: torch.Tensor) -> int:
     library = FolderLibrary(root)
     for each in entries:
         library.add(each)
-    return int(best("sum", like=like, root=root)(like).flatten()[0])
+    return int(best("sum", like=like, root=root, measure=False)(like).flatten()[0])
 
 
 def test_the_fastest_that_fits(root: Path) -> None:
@@ -129,7 +134,8 @@ def test_a_killed_build_does_not_block_others(root: Path, monkeypatch: pytest.Mo
     left.parent.mkdir(parents=True)
     left.touch()
     FolderLibrary(root).add(known)
-    assert float(best("sum", like=torch.ones(3, 8), root=root)(torch.ones(3, 8))[0]) == 8.0
+    total = best("sum", like=torch.ones(3, 8), root=root, measure=False)
+    assert float(total(torch.ones(3, 8))[0]) == 8.0
     assert os.environ["TORCH_EXTENSIONS_DIR"] == "elsewhere"
 
 
@@ -153,13 +159,15 @@ def test_a_module_without_arguments_is_a_function(root: Path) -> None:
     source = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x): return x.sum(-1)\n"
     FolderLibrary(root).add(entry(ROWS, source))
     x = torch.randn(64, 64)
-    torch.testing.assert_close(best("sum", like=[x], root=root)(x), x.sum(-1))
+    total = best("sum", like=[x], root=root, measure=False)
+    torch.testing.assert_close(total(x), x.sum(-1))
+    assert not total.original
 
 
 def test_a_gradient_that_would_be_dropped_is_refused(root: Path) -> None:
     FolderLibrary(root).add(summing(1))
     x = torch.ones(2, 2, requires_grad=True)
-    total = best("sum", like=x, root=root)
+    total = best("sum", like=x, root=root, measure=False)
     with pytest.raises(RuntimeError, match="has no backward: detach its inputs"):
         total(x)
     with torch.no_grad():
@@ -181,3 +189,193 @@ def test_no_fitting_kernel_is_an_error(op: str, like: torch.Tensor, said: str, r
     with pytest.raises(LookupError, match=said) as caught:
         best(op, like=like, root=root)
     assert "\n" not in str(caught.value)
+
+
+SLOW = "import time, torch\n\ndef total(x):\n    time.sleep(0.01)\n    return x.sum(-1)\n"
+
+
+def here(known: Entry, inputs: str) -> Entry:
+    """The entry, measured at this shape on this device."""
+    (first,) = known.measurements
+    environment = {**first.evaluation.environment, "device": device_name("cpu")}
+    evaluated = replace(first.evaluation, environment=environment)
+    return replace(known, measurements=(replace(first, inputs=(inputs,), evaluation=evaluated),))
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the functions that were timed; without torch.compile, which takes ten seconds."""
+    from kernel_library.catalogue import best as module
+
+    milliseconds, names = module.milliseconds, list[str]()
+
+    def recorded(runs: Any, arguments: Any) -> Any:
+        names.extend(runs)
+        return milliseconds(runs, arguments)
+
+    monkeypatch.setattr(module, "milliseconds", recorded)
+    monkeypatch.setattr(module, "compiled", lambda original: original.function)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("shape", "speedup", "original"), [("60x60", 0.9, True), ("60x60", 2.0, False), ("56x64", 1.0, True)]
+)
+def test_a_near_measurement_decides_without_timing(
+    shape: str, speedup: float, original: bool, root: Path, timed: list[str]
+) -> None:
+    """The original is returned without loading the kernel."""
+    source = "raise RuntimeError('not loaded')" if original else "def total(x):\n    return x * 0"
+    known = entry(ROWS, source, speedup, op="sum", function="total", shapes=("...x*",), dtypes=("float32",))
+    FolderLibrary(root, min_speedup=0).add(here(known, shape))
+    x = torch.ones(*map(int, shape.split("x")), requires_grad=True)
+    found = best("sum", like=x, root=root)
+    assert (found.original, found.name) == (original, EAGER if original else known.id)
+    assert found.why.endswith(f"{shape} float32 on {device_name('cpu')}") and "\n" not in repr(found)
+    assert not timed
+    if original:
+        found(x).sum().backward()
+        assert x.grad is not None, "the original has a backward"
+
+
+def test_kernels_are_timed_where_no_measurement_is_near(root: Path, timed: list[str]) -> None:
+    """A kernel that was fast elsewhere loses here, once; the times are kept."""
+    known = entry(ROWS, SLOW, 9.0, op="sum", function="total", shapes=("...x*",), dtypes=("float32",))
+    FolderLibrary(root).add(here(known, "8x8"))
+    x = torch.ones(2, 1000)
+    found = best("sum", like=x, root=root)
+    assert found.original and found.why.startswith("timed here: eager PyTorch ")
+    assert timed == [EAGER, "torch.compile", known.id]
+    assert torch.equal(found(x), x.sum(-1))
+    assert repr(best("sum", like=x, root=root)) == repr(found)
+    assert len(timed) == 3, "known by now"
+    best("sum", like=torch.ones(2, 1001), root=root)
+    best("sum", like=torch.ones(1000, 2).t(), root=root)
+    assert len(timed) == 9, "another shape, another layout"
+    assert not best("sum", like=x, root=root, measure=False).original
+
+
+def test_the_reference_is_the_original_of_other_operations(root: Path, timed: list[str]) -> None:
+    problem = reference(
+        "__import__('time').sleep(0.01) or a[0].cumsum(-1)", "torch.randn(8, 8)", device="cpu"
+    )
+    source = "def total(x):\n    return x.cumsum(-1)\n"
+    known = entry(problem, source, 0.5, op="scan", function="total", shapes=("...x*",), dtypes=("float32",))
+    FolderLibrary(root, min_speedup=0).add(here(known, "8x8"))
+    assert best("scan", like=torch.ones(8, 8), root=root).original
+    found = best("scan", like=torch.ones(40, 9), root=root)
+    assert found.name == known.id, "timed: the reference sleeps"
+    assert found(torch.ones(1, 3)).tolist() == [[1, 2, 3]]
+
+
+def test_a_kernel_that_fails_or_returns_something_else_is_not_chosen(
+    root: Path, timed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in (
+        "raise RuntimeError('no launch')",
+        "return x.sum(-1, keepdim=True)",
+        "return x.sum(-1).double()",
+    ):
+        known = entry(
+            ROWS,
+            f"def total(x):\n    {body}\n",
+            9.0,
+            op="sum",
+            function="total",
+            shapes=("...x*",),
+            dtypes=("float32",),
+        )
+        FolderLibrary(root).add(known)
+    assert best("sum", like=torch.ones(2, 1000), root=root).original
+    for said in (
+        "no launch",
+        "returns (2, 1) of torch.float32, not (2,) of",
+        "returns (2,) of torch.float64",
+    ):
+        assert said in caplog.text
+
+
+def test_the_original_computes_what_the_kernel_does_not_support(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = "if len(x) == 3:\n        raise ValueError('not three rows')\n    return x.sum(-1) * 0"
+    source = f"def total(x):\n    {body}\n"
+    known = entry(ROWS, source, 2.0, op="sum", function="total", shapes=("*x1..64",), dtypes=("float32",))
+    FolderLibrary(root).add(known)
+    total = best("sum", like=torch.ones(2, 8), root=root, measure=False)
+    for x, sum_ in (
+        (torch.ones(2, 8), 0),
+        (torch.ones(2, 65), 65),
+        (torch.ones(1, 2, 8), 8),
+        (torch.ones(2, 8, dtype=torch.float64), 8),
+        (torch.ones(3, 8), 8),
+        (torch.ones(3, 8), 8),
+        (torch.ones(4, 8), 0),
+    ):
+        found = total(x)
+        assert found.dtype == x.dtype and found.flatten()[0] == sum_, x.shape
+    assert caplog.text.count("not three rows") == 1
+
+
+SHIPPED = FolderLibrary("memory://no-root").entries()
+QUERIES = (2, 16, 256, 64)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtype", "right"),
+    [
+        ("attention", (QUERIES,) * 3, "float16", True),
+        ("attention", (QUERIES,), "float16", True),
+        ("attention", (QUERIES, (2, 8, 256, 64), (2, 8, 256, 64)), "float16", False),
+        ("attention", (QUERIES, (2, 1, 256, 64), (2, 1, 256, 64)), "bfloat16", False),
+        ("attention", (QUERIES, (2, 16, 512, 64), (2, 16, 512, 64)), "float16", False),
+        ("attention", (QUERIES, QUERIES, (2, 16, 256, 128)), "float16", False),
+        ("attention", (QUERIES[1:],) * 3, "float16", False),
+        ("matmul", ((64, 32), (32, 8)), "float16", True),
+        ("matmul", ((64, 32), (16, 8)), "float16", False),
+        ("cross_entropy", ((64, 1000), (64,)), "float32", True),
+        ("cross_entropy", ((64, 1000), (63,)), "float32", False),
+        ("cross_entropy", ((64, 1000), (64, 1000)), "float32", False),
+        ("rotary", ((1, 2, 64, 32), (64, 16), (64, 16)), "float32", True),
+        ("rotary", ((1, 2, 64, 32), (1, 64, 32), (1, 64, 32)), "float32", False),
+        ("conv2d", ((4, 128, 56, 56), (128, 128, 3, 3)), "float16", True),
+        ("layernorm", ((4, 128), (128,), (128,)), "float32", True),
+        ("softmax", ((4, 128), (4, 128)), "float32", False),
+    ],
+)
+def test_sizes_that_must_agree_are_stated(
+    op: str, shapes: tuple[tuple[int, ...], ...], dtype: str, right: bool
+) -> None:
+    """Grouped queries, for example, have fewer heads of keys."""
+    assert bool(fitting_entries(SHIPPED, op, shapes, dtype, "9.0")) is right
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtype", "near"),
+    [
+        ("matmul", [(6000, 8192), (8192, 128)], "float16", False),
+        ("matmul", [(512, 512), (512, 512)], "float16", True),
+        ("matmul", [(512, 4096), (4096, 512)], "float16", False),
+        ("matmul", [(4096, 4096), (4096, 4090)], "float32", False),
+        ("conv2d", [(4, 128, 56, 56)], "float16", False),
+        ("conv2d", [(64, 128, 56, 56), (128, 128, 3, 3)], "float16", True),
+        ("conv2d", [(64, 128, 56, 56), (128, 128, 1, 1)], "float16", False),
+        ("cross_entropy", [(512, 10)], "float32", False),
+        ("cross_entropy", [(4096, 32000)], "float32", True),
+        ("softmax", [(65536, 1024)], "float32", True),
+        ("softmax", [(65536, 1000)], "float32", False),
+    ],
+)
+def test_which_shapes_the_shipped_tables_tell_about(
+    op: str, shapes: list[tuple[int, ...]], dtype: str, near: bool
+) -> None:
+    """On an H200. Other shapes and devices are measured."""
+    for device in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
+        fitting = {each.id for each in fitting_entries(SHIPPED, op, shapes, dtype, "9.0")}
+        first = ranked([each for each in candidates(SHIPPED) if each.name in fitting], "9.0", dtype, shapes)[
+            0
+        ]
+        closest = first.closest("9.0", dtype, shapes)
+        assert closest.is_near(device, dtype, shapes) is (near and "H200" in device)
+    if op == "matmul" and shapes[0] == (512, 512):
+        assert closest.speedup_low < 1, "the original wins"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_library.overrides.shapes import distance, fits, shape_text, sizes_of
+from kernel_library.overrides.shapes import all_fit, distance, fits, near, shape_text, sizes_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,9 @@ from kernel_library.overrides.shapes import distance, fits, shape_text, sizes_of
         ("*%8x*", [(8, 3), (64, 1)], [(9, 3)]),
         ("...", [(), (1, 2, 3)], []),
         ("", [()], [(1,)]),
+        ("nxn", [(3, 3)], [(3, 4), (3,)]),
+        ("...xn=1..8%2xn", [(9, 2, 2), (8, 8)], [(3, 3), (10, 10), (2, 4)]),
+        ("n%4xm=5", [(8, 5)], [(6, 5), (8, 6)]),
     ],
 )
 def test_a_pattern_says_which_shapes_are_in_range(
@@ -38,3 +41,49 @@ def test_distances_are_in_factors_of_two() -> None:
     assert distance([(2, 4, 8191, 64)], [(8, 1, 8191, 64)]) == 0
     assert distance([(7, 3), (7,)], [(7, 3), (15,)]) == pytest.approx(1)
     assert distance([()], [(0,)]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("pattern", ["3y", "n=", "x", "nm", "n=n", "1...", "=3"])
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="invalid size"):
+        fits(pattern, (3, 3))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "shapes", "right"),
+    [
+        (("mxk", "kxn"), [(2, 3), (3, 4)], True),
+        (("mxk", "kxn"), [(2, 3), (2, 4)], False),
+        (("mxk", "kxn"), [(2, 3)], True),
+        (("bxhxnxd=1..8",) + ("bxhxnxd",) * 2, [(1, 2, 3, 4)] * 3, True),
+        (("bxhxnxd=1..8",) + ("bxhxnxd",) * 2, [(1, 2, 3, 4), (1, 1, 3, 4), (1, 1, 3, 4)], False),
+        (("...xn", "n"), [(5, 6, 7), (7,)], True),
+        (("...xn", "n"), [(5, 6, 7), (6,)], False),
+    ],
+)
+def test_a_letter_is_one_size_in_all_shapes(
+    patterns: tuple[str, ...], shapes: list[tuple[int, ...]], right: bool
+) -> None:
+    assert all_fit(patterns, shapes) is right
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "right"),
+    [
+        ([(4096, 1024)], [(4096, 1024)], True),
+        ([(4096, 1024)], [(5120, 1024)], True),
+        ([(4096, 1024)], [(5136, 1024)], False),
+        ([(4096, 1024)], [(4096, 1023)], False),
+        ([(4097, 1024)], [(4096, 1024)], False),
+        ([(7, 4096, 1024)], [(8, 4096, 1024)], True),
+        ([(2, 4, 64, 64)], [(8, 1, 64, 64)], True),
+        ([(4096,)], [(4096, 1)], False),
+        ([(64, 64), (64, 64)], [(64, 64)], True),
+        ([(64, 64), (64, 64)], [(64, 64), (64, 512)], False),
+        ([(0, 8)], [(0, 8)], True),
+    ],
+)
+def test_near_shapes_are_alike_in_size_and_alignment(
+    some: list[tuple[int, ...]], others: list[tuple[int, ...]], right: bool
+) -> None:
+    assert near(some, others) is near(others, some) is right

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from evaluators.reference.loading import load_problem
 from kernel_library.catalogue.entry import Entry
 from kernel_library.catalogue.library import FolderLibrary
+from kernel_library.catalogue.originals import ORIGINALS
 from search.optimize.adapters import MARK, adapted, is_for, takes
 from search.optimize.extraction.fragments import fragment_of, unified
 from search.optimize.extraction.problems import extract
@@ -19,6 +24,8 @@ from search.optimize.extraction.traced_model import TracedModel
 from tests.search.optimize.example_models import Mlp, rand
 from tests.search.optimize.extraction.test_problems import profile_of
 from tests.search.optimize.extraction.traced_models import at_shapes, chain, places, traced
+
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +140,13 @@ def test_only_causal_attention_is_adapted(entries: dict[str, Entry]) -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    name = "_scaled_dot_product_flash_attention_for_cpu"
     inputs = [rand(1, 2, 8, 4), rand(1, 2, 8, 4) + 1, rand(1, 2, 8, 4) + 2]
     assert (
         "library_kernel(x, y, z)"
-        in (body(entries["attention/triton"], traced(model, *inputs), name) or [""])[0]
+        in (body(entries["attention/triton"], traced(model, *inputs), ATTENTION) or [""])[0]
     )
     plain = traced(nn.functional.scaled_dot_product_attention, *inputs)
-    assert body(entries["attention/triton"], plain, name) is None
+    assert body(entries["attention/triton"], plain, ATTENTION) is None
 
 
 def test_several_calls_are_not_adapted(entries: dict[str, Entry]) -> None:
@@ -151,3 +157,78 @@ def test_several_calls_are_not_adapted(entries: dict[str, Entry]) -> None:
 def test_the_language_must_fit_the_device(entries: dict[str, Entry]) -> None:
     assert is_for(entries["softmax/cpp"], "cpu") and not is_for(entries["softmax/cpp"], "cuda")
     assert is_for(entries["softmax/triton"], "cuda") and not is_for(entries["softmax/triton"], "cpu")
+
+
+IMAGES = rand(2, 4, 9, 8)
+SDPA = functional.scaled_dot_product_attention
+HEADS = [rand(2, 4, 6, 8) + place for place in range(3)]
+GROUPED = [HEADS[0], *(each[:, :2].clone() for each in HEADS[1:])]
+
+
+WINDOWS = rand(5, 4, 3, 3)
+FACTORS = [rand(4), rand(3, 2), rand(2, 4)]
+CALLS: list[tuple[str, str, Callable[..., torch.Tensor], list[torch.Tensor], bool]] = [
+    *(
+        ("_softmax", "softmax/cpp", partial(torch.softmax, dim=dim), [rand(2, 3, 4)], True)
+        for dim in (1, 2, -2)
+    ),
+    ("sum", "sum_rows/triton", lambda x: x.sum(0), [rand(2, 3, 4)], True),
+    ("sum", "sum_rows/triton", lambda x: x.sum(-2, keepdim=True), [rand(2, 3, 4)], True),
+    ("sum", "sum_rows/triton", lambda x: x.sum((0, 1)), [rand(2, 3, 4)], False),
+    ("sum", "sum_rows/triton", lambda x: x.sum(-1, dtype=torch.float64), [rand(2, 3)], False),
+    ("addmm", "matmul/cpp", torch.addmm, FACTORS, True),
+    ("addmm", "matmul/cpp", partial(torch.addmm, beta=2), FACTORS, False),
+    *(
+        ("convolution", "conv2d/cpp", partial(functional.conv2d, **options), [IMAGES, WINDOWS], fits)
+        for options, fits in (
+            ({"stride": 2, "padding": 1}, True),
+            ({"dilation": 2}, False),
+            ({"stride": (1, 2)}, False),
+            ({"padding": (1, 0)}, False),
+        )
+    ),
+    ("convolution", "conv2d/cpp", partial(functional.conv2d, groups=4), [IMAGES, WINDOWS[:4, :1]], False),
+    ("convolution", "conv2d/cpp", functional.conv_transpose2d, [IMAGES, rand(4, 5, 3, 3)], False),
+    ("convolution", "conv2d/cpp", functional.conv1d, [rand(2, 4, 9), rand(5, 4, 3)], False),
+    *(
+        (ATTENTION, "attention/triton", partial(SDPA, is_causal=True, scale=scale), HEADS, True)
+        for scale in (None, 0.7, 8**-0.5)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "entry", "model", "inputs", "fits"), CALLS)
+def test_a_call_that_the_function_cannot_express_is_not_adapted(
+    name: str,
+    entry: str,
+    model: Callable[..., torch.Tensor],
+    inputs: list[torch.Tensor],
+    fits: bool,
+    entries: dict[str, Entry],
+) -> None:
+    """What is adapted computes the same, with PyTorch's own computation as the library's function."""
+    made = traced(model, *inputs)
+    fragment = fragment_of(made.graph, made.run, places(made, name))
+    kernel = adapted(entries[entry], fragment, made.views)
+    assert (kernel is not None) is fits
+    if kernel is not None:
+        own: dict[str, Any] = {
+            "torch": torch,
+            entries[entry].function: ORIGINALS[entries[entry].op].function,
+        }
+        exec(kernel.source.partition(MARK)[2], own)
+        torch.testing.assert_close(own["ModelNew"]()(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize(("inputs", "right"), [(HEADS, True), (GROUPED, False)])
+def test_attention_on_grouped_queries_is_declined(
+    inputs: list[torch.Tensor], right: bool, entries: dict[str, Entry], tmp_path: Path
+) -> None:
+    made = traced(lambda q, k, v: SDPA(q, k, v, is_causal=True, enable_gqa=True), *inputs)
+    found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
+    problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
+    kernel = adapted(
+        entries["attention/triton"], fragment_of(made.graph, made.run, places(made, ATTENTION)), made.views
+    )
+    assert kernel is not None
+    assert takes(entries["attention/triton"], kernel, problem) is right

@@ -125,6 +125,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     bfloat16 tensors [batch, heads, length, dim] of one shape, dim at most 256."""
     if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         raise TypeError(f"attention of {q.dtype}, {k.dtype}, {v.dtype}; all must be float16, or all bfloat16")
+    if q.dim() != 4 or not q.shape == k.shape == v.shape or q.shape[3] > max(TILES):
+        sizes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
+        raise ValueError(
+            f"attention of {sizes}; made for [batch, heads, length, dim], the same for all, dim at most 256"
+        )
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     batch, heads, length, dim = q.shape
     out = torch.empty_like(q)

@@ -1,0 +1,207 @@
+"""PyTorch's own computation of the families of the library, with the interface of their kernels."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.loading import load_module, make_model
+from kernel_library.catalogue.entry import Entry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """PyTorch's computation of a family. `tensors` is the number of tensors that identify a call;
+    `arguments` completes the first of them to the arguments of a whole call, with which it can be timed."""
+
+    function: Callable[..., Any]
+    tensors: int
+    arguments: Callable[..., list[Any]]
+
+
+def original_of(op: str, entry: Entry) -> Original | None:
+    """The original of the family `op`; of other operations, the reference of the entry, if it has no weights
+    and no arguments. None if there is neither. Runs the reference's source."""
+    return ORIGINALS.get(op) or _reference(entry)
+
+
+def compiled(original: Original) -> Callable[..., Any]:
+    """The original under `torch.compile`, apart from what was compiled of it for other calls."""
+    import torch
+
+    function: Any = original.function
+    if isinstance(function, types.FunctionType):
+        code = function.__code__.replace()  # compiled code belongs to this object
+        function = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+    found: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return found
+
+
+def _reference(entry: Entry) -> Original | None:
+    problem = entry.measurements[0].problem
+    module = load_module(problem.source, problem.overrides)
+    if list(module.get_init_inputs()):
+        return None
+    model = make_model(module, "Model", [], seed=0, device=problem.device, dtype=problem.dtype)
+    if [*model.parameters(), *model.buffers()]:
+        return None
+    return Original(
+        function=model, tensors=len(entry.measurements[0].inputs) or 1, arguments=lambda *like: [*like]
+    )
+
+
+def _softmax(x: Tensor) -> Tensor:
+    import torch
+
+    return torch.softmax(x, -1)
+
+
+def _sum(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def _layernorm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, dims: int = 1
+) -> Tensor:
+    from torch.nn import functional
+
+    return functional.layer_norm(x, x.shape[-dims:], weight, bias, eps)
+
+
+def _rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    from torch.nn import functional
+
+    return functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from torch.nn import functional
+
+    grouped = q.shape[-3] != k.shape[-3]
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+
+
+def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
+    from torch.nn import functional
+
+    return functional.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    import torch
+
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    from torch.nn import functional
+
+    hidden = functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+    return functional.linear(hidden, down)
+
+
+def _conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
+) -> Tensor:
+    from torch.nn import functional
+
+    return functional.conv2d(x, weight, bias, stride, padding)
+
+
+def _conv2d_relu_maxpool(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    pool_size: int = 3,
+    pool_stride: int = 2,
+) -> Tensor:
+    from torch.nn import functional
+
+    return functional.max_pool2d(
+        functional.conv2d(x, weight, bias, stride, padding).relu(), pool_size, pool_stride
+    )
+
+
+def _drawn(like: Tensor, *shape: int) -> Tensor:
+    import torch
+
+    return torch.randn(shape, device=like.device, dtype=torch.float32).to(like.dtype)
+
+
+def _layernorm_arguments(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> list[Any]:
+    shape = x.shape[-1:] if weight is None else weight.shape
+    return [x, *(_drawn(x, *shape) if each is None else each for each in (weight, bias)), 1e-5, len(shape)]
+
+
+def _rotary_arguments(x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> list[Any]:
+    angles = (x.shape[-2], x.shape[-1] // 2)
+    return [x, *(_drawn(x, *angles) if each is None else each for each in (cos, sin))]
+
+
+def _cross_entropy_arguments(logits: Tensor, target: Tensor | None = None) -> list[Any]:
+    import torch
+
+    rows, classes = logits.shape
+    drawn = torch.randint(classes, (rows,), device=logits.device) if target is None else target
+    return [logits, drawn]
+
+
+def _swiglu_arguments(x: Tensor, *weights: Tensor) -> list[Any]:
+    """A hidden layer of 8/3 times the features, rounded up to a multiple of 256, as in LLaMA."""
+    features = x.shape[-1]
+    hidden = -(-8 * features // 3 // 256) * 256
+    shapes = [(hidden, features), (hidden, features), (features, hidden)]
+    return [x, *weights, *(_drawn(x, *shape) / shape[1] ** 0.5 for shape in shapes[len(weights) :])]
+
+
+def _convolution_arguments(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> list[Any]:
+    """A window of 3 x 3 pixels with as many results as channels, and a padding that keeps the size."""
+    weight = _drawn(x, x.shape[1], x.shape[1], 3, 3) if weight is None else weight
+    bias = _drawn(x, weight.shape[0]) if bias is None else bias
+    return [x, weight, bias, 1, weight.shape[-1] // 2]
+
+
+ORIGINALS = {
+    "softmax": Original(function=_softmax, tensors=1, arguments=lambda x: [x]),
+    "sum": Original(function=_sum, tensors=1, arguments=lambda x: [x]),
+    "matmul": Original(
+        function=_matmul,
+        tensors=2,
+        arguments=lambda a, b=None: [a, _drawn(a, a.shape[1], a.shape[1]) if b is None else b],
+    ),
+    "layernorm": Original(
+        function=_layernorm,
+        tensors=3,
+        arguments=_layernorm_arguments,
+    ),
+    "rmsnorm": Original(
+        function=_rmsnorm,
+        tensors=2,
+        arguments=lambda x, weight=None: [x, _drawn(x, x.shape[-1]) if weight is None else weight],
+    ),
+    "attention": Original(
+        function=_attention,
+        tensors=3,
+        arguments=lambda q, *others: [q, *others, *(_drawn(q, *q.shape) for _ in range(2 - len(others)))],
+    ),
+    "cross_entropy": Original(function=_cross_entropy, tensors=2, arguments=_cross_entropy_arguments),
+    "rotary": Original(function=_rotary, tensors=3, arguments=_rotary_arguments),
+    "swiglu": Original(function=_swiglu, tensors=4, arguments=_swiglu_arguments),
+    "conv2d": Original(function=_conv2d, tensors=3, arguments=_convolution_arguments),
+    "conv2d_relu_maxpool": Original(
+        function=_conv2d_relu_maxpool, tensors=3, arguments=_convolution_arguments
+    ),
+}
+"""By the family. What `like` of `best` does not give is drawn at the most usual size."""
