@@ -111,6 +111,8 @@ def kernel_answer(kernel: Kernel) -> str:
 def read_kernel(text: str, seed: str = "") -> Kernel:
     """The kernel of an answer: the last complete file among its code blocks, the file that edits make of
     the source `seed`, or, without a code block, the part of the text that is a file."""
+    if _why_not(text) is None:
+        return _kernel(text)  # a file may contain fences, in a docstring
     text = _without_thinking(text)
     if seed and (edits := EDIT.findall(text)):
         return _kernel(edited(seed, edits))
