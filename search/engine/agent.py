@@ -236,8 +236,8 @@ class Agent:
         verdict = variant.evaluation if variant else None
         if variant is not None and verdict is not None and verdict.status is not Status.CORRECT:
             raise AgentRefused(
-                f"variant {parent} is no kernel to start from: {verdict.status.value}; to correct it, submit a "
-                f"kernel for idea {variant.idea} with repairs={parent}, or choose another parent"
+                f"variant {parent} is no kernel to start from: {verdict.status.value}; to correct it, submit "
+                f"a kernel for idea {variant.idea} with repairs={parent}, or choose another parent"
             )
 
     def _check_repair(self, idea: str, repairs: str) -> None:

@@ -35,8 +35,8 @@ from search.mcp.answers import (
     standing,
     variant_report,
 )
-from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.answers import read_kernel
+from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.records.ranking import unconfirmed
 from search.records.tree import Category, Seed, Variant, speedups_of

@@ -111,7 +111,9 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
             raise UsageError(f"idea={idea_id}: the run has no such idea")
         idea = tree.ideas[idea_id]
         seeds = {entry.id: entry for entry in entries} | {v.id: v.seed for v in tree.variants.values()}
-        return proposer.code_question(problem, idea, seeds.get(idea.parent), 1, int(config.branch))
+        branch = int(config.branch)
+        numbers = range(1, branch + 1 if config.proposer.get("together") else 2)
+        return proposer.code_question(problem, idea, seeds.get(idea.parent), numbers, branch)
     number = tree.rounds_closed + 1
     strategy: Strategy = build(config.strategy)
     view = View(

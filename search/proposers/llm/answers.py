@@ -125,6 +125,14 @@ def read_kernel(text: str, seed: str = "") -> Kernel:
     raise ValueError(reason)
 
 
+def read_kernels(text: str, seed: str = "", count: int = 1) -> list[Kernel]:
+    """The kernels of an answer to a question for `count` variants: its last `count` complete files, at least
+    one. Edits of `seed` are one kernel."""
+    blocks = code_blocks(_without_thinking(text)) if count > 1 else []
+    kernels = [_kernel(block) for block in blocks if _why_not(block) is None][-count:]
+    return kernels or [read_kernel(text, seed)]
+
+
 def edited(source: str, edits: Sequence[tuple[str, str]]) -> str:
     """The source after replacing, one after another, each text that stands in it exactly once. Raises
     ValueError, naming the edit and the closest place, for another text."""
