@@ -61,7 +61,7 @@ class LLMProposer:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
         if patience_s < 0:
             raise ValueError(f"proposer.patience_s is {patience_s}; it must be 0 or more")
-        self._models = dict(models)
+        self.models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
         self._library, self._together = library, together
@@ -79,7 +79,7 @@ class LLMProposer:
 
     def refusal(self, problem: Problem) -> str | None:
         """The refusal of the first model that cannot be called."""
-        return next((reason for model in self._models.values() if (reason := model.refusal())), None)
+        return next((reason for model in self.models.values() if (reason := model.refusal())), None)
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
         """Accepts every kernel."""
@@ -88,12 +88,12 @@ class LLMProposer:
     def begin(self, run: RunContext) -> None:
         """See `Proposer`."""
         self._run = run
-        for model in self._models.values():
+        for model in self.models.values():
             model.begin(run.folder)
 
     async def close(self) -> None:
         """Closes the models' connections."""
-        for model in self._models.values():
+        for model in self.models.values():
             await model.close()
 
     async def propose(
@@ -151,8 +151,8 @@ class LLMProposer:
 
     def _names(self) -> list[str]:
         """The names of the models to choose from."""
-        asked = self._context.model_client.may_be_asked(self._models.values())
-        return [name for name, model in self._models.items() if model in asked]
+        asked = self._context.model_client.may_be_asked(self.models.values())
+        return [name for name, model in self.models.items() if model in asked]
 
     async def implement(
         self,
@@ -276,7 +276,7 @@ class LLMProposer:
         another. Raises CallFailed, ProposerFailed or BudgetSpent."""
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         entries = [entry.id for entry in self._context.entries] if self._library else []
-        wanted = self._models[name].name
+        wanted = self.models[name].name
         answered, sketches = await self._ask(wanted, question, lambda text: read_ideas(text, entries))
         return answered, sketches[:count]
 
@@ -324,7 +324,7 @@ class LLMProposer:
     ) -> tuple[LLM, Result]:
         """Asks the model with this name or, if it cannot answer, another. Raises CallFailed if none gives a
         usable answer to this question, ProposerFailed if none answers any, and BudgetSpent."""
-        models = sorted(self._models.values(), key=lambda model: model.name != wanted)
+        models = sorted(self.models.values(), key=lambda model: model.name != wanted)
         try:
             return await self._context.model_client.ask(models, question, read, patience_s=self._patience_s)
         except OutOfService as error:
@@ -335,7 +335,7 @@ class LLMProposer:
         kernels, entries = state.tree.variants.values(), self._context.entries
         measured: list[Seed | Variant] = [*kernels, *entries]
         speedups = speedups_of(measured, state.tree.history())
-        by_model = {self._models[name].name: name for name in names}
+        by_model = {self.models[name].name: name for name in names}
         dollars = {model: float(each.dollars) for model, each in state.spending.items()}
         found = standings(list(by_model), state.tree.history(), dollars, speedups)
         return {by_model[model]: standing for model, standing in found.items()}
