@@ -6,7 +6,7 @@ Where to look, from the commands down to the records; each file says more at its
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many)
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
-    prompt/       device_facts: of a device that is elsewhere
+    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page
     optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,

@@ -99,6 +99,7 @@ class Agent:
         if parent:
             seeds = [entry.id for entry in drop_ins(self.session.entries)]
             _one_of("parent", parent, [*tree.variants, *seeds], 'or "" for the reference itself')
+            self._check_parent(parent)
         if builds_on:
             _one_of("builds_on", builds_on, entries, 'or "" for none')
         async with self._one_idea_at_a_time:
@@ -107,6 +108,7 @@ class Agent:
             if follows:
                 on_stage(f"waiting for the evaluations of round {self.round}")
                 await self._until_judged()
+                self._check_parent(parent)
                 self._check(rounds_closed=tree.rounds_closed + 1)
                 self._close_round()
             idea = Idea(
@@ -225,6 +227,17 @@ class Agent:
         if limit := self.session.budget.exhausted(rounds_closed):
             raise AgentRefused(
                 f"budget.{limit} is used up; call finish to have the best kernel measured again"
+            )
+
+    def _check_parent(self, parent: str) -> None:
+        """Raises AgentRefused for a variant that failed, before its round is closed and it can no longer be
+        repaired."""
+        variant = self.session.state.tree.variants.get(parent)
+        verdict = variant.evaluation if variant else None
+        if variant is not None and verdict is not None and verdict.status is not Status.CORRECT:
+            raise AgentRefused(
+                f"variant {parent} is no kernel to start from: {verdict.status.value}; to correct it, submit "
+                f"a kernel for idea {variant.idea} with repairs={parent}, or choose another parent"
             )
 
     def _check_repair(self, idea: str, repairs: str) -> None:

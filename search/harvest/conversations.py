@@ -51,7 +51,7 @@ def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
     if brief.asked:
         return _recorded(brief.asked)
     prompt = _prompts().code(
-        problem, brief.facts, brief.idea, brief.seed, brief.entry, MeasuredHistory(), (), 1, 1
+        problem, brief.facts, brief.idea, brief.seed, brief.entry, brief.known, (), [1], 1
     )
     return _asked(prompt)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from search.proposers.llm.answers import read_kernel
+from search.proposers.llm.answers import read_kernels
 from search.records.model_calls import Purpose
 from search.records.tree import Tree, Variant
 
@@ -20,6 +20,10 @@ class RecordedCall:
     system: str
     prompt: str
     answer: str
+
+
+MOST_VARIANTS = 1000
+"""More than any question asks for."""
 
 
 class RecordedCalls:
@@ -47,7 +51,8 @@ class RecordedCalls:
         seed = parent.kernel.source if parent else entries.get(start, "")
         for call in self._by_subject.get(subject, ()):
             try:
-                if read_kernel(call.answer, seed).id == variant.kernel.id:
+                kernels = read_kernels(call.answer, seed, MOST_VARIANTS)
+                if any(each.id == variant.kernel.id for each in kernels):
                     return call
             except ValueError:
                 continue

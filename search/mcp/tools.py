@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -35,6 +35,7 @@ from search.mcp.answers import (
     standing,
     variant_report,
 )
+from search.proposers.llm.answers import read_kernel
 from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.records.ranking import unconfirmed
@@ -207,6 +208,8 @@ class Tools:
                 can be evaluated at the same time; read_kernel returns the verdict later.
         """
         async with self._run(ctx) as (agent, tell):
+            with suppress(ValueError):  # otherwise the evaluator says what is wrong
+                source = read_kernel(source).source
             variant = agent.submit(idea=idea, source=source, language=language, repairs=repairs)
             if wait:
                 variant = await agent.verdict(variant.id, tell)

@@ -2,6 +2,7 @@
 
     python -m search.prompt problem=level1/conv2d                   the first question for ideas
     python -m search.prompt problem=level1/conv2d facts=h200        the same, for a search on an H200
+    python -m search.prompt problem=level1/conv2d estimate=true     the search's calls, tokens and dollars
     python -m search.prompt run=outputs/…                           a run's next question for ideas
     python -m search.prompt run=outputs/… idea=<id>                 the question for an idea's code
     python -m search.prompt run=outputs/… variant=<id>              the question for a variant's repair
@@ -32,13 +33,14 @@ from search.app.resuming import NO_HYDRA_FILES, stored_config, value_of
 from search.engine.library_seeds import library_seeds
 from search.models.client import ModelClient
 from search.prompt.device_facts import device_facts, facts_of_this_cpu
+from search.prompt.estimate import SearchPlan, estimate_lines
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import Library, RunContext, Strategy, View
 from search.records.budget import Budget
 from search.records.journal import replay
 from search.records.model_calls import Question
 from search.records.run_state import RunState, rebuild
-from search.records.tree import Seed, drop_ins, shown_history
+from search.records.tree import Category, Idea, Seed, drop_ins, shown_history
 from search.run.config import RunConfig
 
 OWN = ("run", "idea", "variant", "call")
@@ -55,6 +57,9 @@ class PromptConfig(RunConfig):
     call: str | None = option(None, "number of the run's recorded call to show, such as 000012")
     facts: str | None = option(
         None, "device that a new search's question is for: h100, h200, l40s, a100, a run or a recording"
+    )
+    estimate: bool = option(
+        False, "estimate a new search's calls, tokens and dollars instead of showing a prompt"
     )
     hydra: Any = hydra_settings(NO_FOLDER)
 
@@ -81,10 +86,35 @@ def main(config: DictConfig) -> int:
     folder = Path(config.run) if config.run is not None else None
     if folder is not None and config.call is not None:
         print(_recorded(folder, config.call))  # noqa: T201  (the command's output)
+    elif config.estimate:
+        print("\n".join(_estimate(config)))  # noqa: T201  (the command's output)
     else:
         question = _question(config, folder)
         print(f"{question.system}\n{question.prompt}")  # noqa: T201  (the command's output)
     return 0
+
+
+def _estimate(config: DictConfig) -> list[str]:
+    """The estimate for a new search with this config. Raises UsageError for a run."""
+    if config.run is not None:
+        raise UsageError("estimate=true is for a new search; leave run=… away")
+    question = _question(config, None)
+    proposer: LLMProposer = build(config.proposer)
+    problem, facts = _new_search(config)
+    proposer.begin(_context(problem, None, RunState(), config.history, facts, ()))
+    idea = Idea(text="", category=Category.COMPUTE, parent="", round=1, proposer="")
+    code = proposer.code_question(problem, idea, None, [1], 1)
+    plan = SearchPlan(
+        rounds=config.rounds,
+        ideas=config.ideas,
+        variants=config.branch,
+        seeds=config.strategy.get("keep", 1),
+        repairs=config.repairs,
+        together=bool(config.proposer.get("together")),
+        ideas_characters=len(question.system) + len(question.prompt),
+        code_characters=len(code.system) + len(code.prompt),
+    )
+    return estimate_lines(plan, proposer.models)
 
 
 def _question(config: DictConfig, folder: Path | None) -> Question:
@@ -111,7 +141,9 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
             raise UsageError(f"idea={idea_id}: the run has no such idea")
         idea = tree.ideas[idea_id]
         seeds = {entry.id: entry for entry in entries} | {v.id: v.seed for v in tree.variants.values()}
-        return proposer.code_question(problem, idea, seeds.get(idea.parent), 1, int(config.branch))
+        branch = int(config.branch)
+        numbers = range(1, branch + 1 if config.proposer.get("together") else 2)
+        return proposer.code_question(problem, idea, seeds.get(idea.parent), numbers, branch)
     number = tree.rounds_closed + 1
     strategy: Strategy = build(config.strategy)
     view = View(

@@ -111,6 +111,8 @@ def kernel_answer(kernel: Kernel) -> str:
 def read_kernel(text: str, seed: str = "") -> Kernel:
     """The kernel of an answer: the last complete file among its code blocks, the file that edits make of
     the source `seed`, or, without a code block, the part of the text that is a file."""
+    if _why_not(text) is None:
+        return _kernel(text)  # a file may contain fences, in a docstring
     text = _without_thinking(text)
     if seed and (edits := EDIT.findall(text)):
         return _kernel(edited(seed, edits))
@@ -121,6 +123,14 @@ def read_kernel(text: str, seed: str = "") -> Kernel:
             return _kernel(block)
         reason = found if "class ModelNew" in block or reason == NO_CODE else reason
     raise ValueError(reason)
+
+
+def read_kernels(text: str, seed: str = "", count: int = 1) -> list[Kernel]:
+    """The kernels of an answer to a question for `count` variants: its last `count` complete files, at least
+    one. Edits of `seed` are one kernel."""
+    blocks = code_blocks(_without_thinking(text)) if count > 1 else []
+    kernels = [_kernel(block) for block in blocks if _why_not(block) is None][-count:]
+    return kernels or [read_kernel(text, seed)]
 
 
 def edited(source: str, edits: Sequence[tuple[str, str]]) -> str:

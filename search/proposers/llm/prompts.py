@@ -152,23 +152,23 @@ class Prompts:
         entry: Seed | None,
         evidence: MeasuredHistory,
         failed: Sequence[Variant],
-        number: int,
+        numbers: Sequence[int],
         of: int,
     ) -> str:
-        """Asks for variant `number` of `of`. `failed` are the idea's variants that failed so far."""
+        """Asks for the variants with these numbers out of `of`. `failed` are the idea's variants that failed
+        so far."""
         plans = dict(enumerate(idea.variant_plans[:of], 1))
-        plan = plans.pop(number, "")
+        own = [(number, plans.pop(number, "")) for number in numbers]
         return self._render(
             "code.md",
             **self._about(problem, facts, seed, evidence),
             idea=idea,
             entry=None if entry is None else _seed(entry, evidence),
             failures=[_failure(variant) for variant in failed],
-            number=number,
+            own=own,
             of=of,
-            plan=plan,
             others=list(plans.values()),
-            edits=self._edits and seed is not None,
+            edits=self._edits and seed is not None and len(own) == 1,
         )
 
     def repair(
@@ -187,7 +187,7 @@ class Prompts:
             "log": _shortened(failed.evaluation.log, LOG_CHARACTERS),
         }
         about = self._about(problem, facts, None, evidence)
-        return self._render("repair.md", **about, idea=idea, failed=kernel, edits=self._edits)
+        return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
-from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernel
+from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernels
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
@@ -33,7 +33,7 @@ class LLMProposer:
     """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
     the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
-    library's kernels.
+    library's kernels; `together`: whether one question asks for all variants of an idea.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -51,6 +51,7 @@ class LLMProposer:
         mistakes: bool = True,
         edits: bool = True,
         diversity: float = 0.25,
+        together: bool = False,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -60,10 +61,10 @@ class LLMProposer:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
         if patience_s < 0:
             raise ValueError(f"proposer.patience_s is {patience_s}; it must be 0 or more")
-        self._models = dict(models)
+        self.models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
-        self._library = library
+        self._library, self._together = library, together
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
@@ -78,7 +79,7 @@ class LLMProposer:
 
     def refusal(self, problem: Problem) -> str | None:
         """The refusal of the first model that cannot be called."""
-        return next((reason for model in self._models.values() if (reason := model.refusal())), None)
+        return next((reason for model in self.models.values() if (reason := model.refusal())), None)
 
     def extends(self, problem: Problem, kernel: Kernel) -> bool:
         """Accepts every kernel."""
@@ -87,12 +88,12 @@ class LLMProposer:
     def begin(self, run: RunContext) -> None:
         """See `Proposer`."""
         self._run = run
-        for model in self._models.values():
+        for model in self.models.values():
             model.begin(run.folder)
 
     async def close(self) -> None:
         """Closes the models' connections."""
-        for model in self._models.values():
+        for model in self.models.values():
             await model.close()
 
     async def propose(
@@ -150,8 +151,8 @@ class LLMProposer:
 
     def _names(self) -> list[str]:
         """The names of the models to choose from."""
-        asked = self._context.model_client.may_be_asked(self._models.values())
-        return [name for name, model in self._models.items() if model in asked]
+        asked = self._context.model_client.may_be_asked(self.models.values())
+        return [name for name, model in self.models.items() if model in asked]
 
     async def implement(
         self,
@@ -162,19 +163,24 @@ class LLMProposer:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """Makes one call per variant, all at the same time, and yields each kernel as soon as it arrives."""
+        """Makes one call per variant, all at the same time, or one for all, and yields each kernel as soon as
+        it arrives."""
         source = parent.kernel.source if parent else ""
+        missing = range(len(written) + 1, n + 1)
         calls = [
             asyncio.create_task(
-                self._kernel(idea, self.code_question(problem, idea, parent, number, n), source)
+                self._kernels(
+                    idea, self.code_question(problem, idea, parent, numbers, n), source, len(numbers)
+                )
             )
-            for number in range(len(written) + 1, n + 1)
+            for numbers in ([missing] if self._together and missing else [[number] for number in missing])
         ]
         ended: BudgetSpent | ProposerFailed | None = None
         try:
             for call in asyncio.as_completed(calls):
                 try:
-                    yield await call
+                    for kernel in await call:
+                        yield kernel
                 except CallFailed as error:
                     logger.warning("a variant of idea %s was not written: %s", idea.id, error)
                 except (BudgetSpent, ProposerFailed) as error:
@@ -191,7 +197,7 @@ class LLMProposer:
         """Makes one call, to the model that had the idea or, if it is out of service, to another."""
         try:
             question = self.repair_question(problem, idea, failed)
-            return await self._kernel(idea, question, failed.kernel.source)
+            return (await self._kernels(idea, question, failed.kernel.source, 1))[0]
         except CallFailed as error:
             logger.info("variant %s was not repaired: %s", failed.id, error)
             return None
@@ -229,15 +235,15 @@ class LLMProposer:
         )
 
     def code_question(
-        self, problem: Problem, idea: Idea, parent: Seed | None, number: int, of: int
+        self, problem: Problem, idea: Idea, parent: Seed | None, numbers: Sequence[int], of: int
     ) -> Question:
-        """The question for variant `number` of `of` of an idea."""
+        """The question for the variants with these numbers, out of `of` of an idea."""
         run = self._context
         entry = next((each for each in run.entries if each.id == idea.builds_on), None)
         there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
         failed = [v for v in there if v.evaluation is not None and v.evaluation.timing is None]
         evidence = self._evidence(idea)
-        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, failed, number, of)
+        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, failed, numbers, of)
         return Question(
             purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
         )
@@ -270,7 +276,7 @@ class LLMProposer:
         another. Raises CallFailed, ProposerFailed or BudgetSpent."""
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         entries = [entry.id for entry in self._context.entries] if self._library else []
-        wanted = self._models[name].name
+        wanted = self.models[name].name
         answered, sketches = await self._ask(wanted, question, lambda text: read_ideas(text, entries))
         return answered, sketches[:count]
 
@@ -307,17 +313,18 @@ class LLMProposer:
                 )
             )
 
-    async def _kernel(self, idea: Idea, question: Question, seed: str) -> Kernel:
-        """The kernel in the answer of the model that had the idea or, if it cannot answer, of another; edits
-        are those of the source `seed`. Raises CallFailed, ProposerFailed or BudgetSpent."""
-        return (await self._ask(idea.model, question, partial(read_kernel, seed=seed)))[1]
+    async def _kernels(self, idea: Idea, question: Question, seed: str, count: int) -> list[Kernel]:
+        """The kernels, at most `count`, in the answer of the model that had the idea or, if it cannot answer,
+        of another; edits are those of the source `seed`. Raises CallFailed, ProposerFailed or BudgetSpent."""
+        read = partial(read_kernels, seed=seed, count=count)
+        return (await self._ask(idea.model, question, read))[1]
 
     async def _ask(
         self, wanted: str, question: Question, read: Callable[[str], Result]
     ) -> tuple[LLM, Result]:
         """Asks the model with this name or, if it cannot answer, another. Raises CallFailed if none gives a
         usable answer to this question, ProposerFailed if none answers any, and BudgetSpent."""
-        models = sorted(self._models.values(), key=lambda model: model.name != wanted)
+        models = sorted(self.models.values(), key=lambda model: model.name != wanted)
         try:
             return await self._context.model_client.ask(models, question, read, patience_s=self._patience_s)
         except OutOfService as error:
@@ -328,7 +335,7 @@ class LLMProposer:
         kernels, entries = state.tree.variants.values(), self._context.entries
         measured: list[Seed | Variant] = [*kernels, *entries]
         speedups = speedups_of(measured, state.tree.history())
-        by_model = {self._models[name].name: name for name in names}
+        by_model = {self.models[name].name: name for name in names}
         dollars = {model: float(each.dollars) for model, each in state.spending.items()}
         found = standings(list(by_model), state.tree.history(), dollars, speedups)
         return {by_model[model]: standing for model, standing in found.items()}

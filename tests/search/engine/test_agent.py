@@ -167,6 +167,28 @@ def test_a_child_waits_for_the_round_of_its_parent(tmp_path: Path) -> None:
     )
 
 
+def test_a_kernel_that_failed_is_no_parent_and_can_still_be_repaired(tmp_path: Path) -> None:
+    path, evaluator = tmp_path / "journal.jsonl", functools.partial(Gated, verdict=by_name)
+
+    async def steps(steered: Agent) -> None:
+        gate = steered.session.evaluator.gate  # type: ignore[attr-defined]
+        idea = await steered.propose(text="tile it", category=MEMORY)
+        wrong = steered.submit(idea=idea.id, source=kernel("bad").source)
+        child = asyncio.create_task(steered.propose(text="more", category=MEMORY, parent=wrong.id))
+        await asyncio.sleep(0.01)
+        gate.set()
+        refused = f"incorrect; to correct it, submit a kernel for idea {idea.id} with repairs={wrong.id}"
+        with pytest.raises(AgentRefused, match=refused):
+            await child  # proposed while the verdict was awaited
+        with pytest.raises(AgentRefused, match=refused):
+            await steered.propose(text="more", category=MEMORY, parent=wrong.id)
+        assert steered.round == 1
+        mended = await judged(steered, idea, good(2), repairs=wrong.id)
+        assert mended.repairs == wrong.id
+
+    steer(path, steps, evaluator=evaluator)
+
+
 def test_stages_reach_the_waiting_caller(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         idea = await steered.propose(text="tile it", category=MEMORY)

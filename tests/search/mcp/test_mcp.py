@@ -34,6 +34,7 @@ from mcp.types import Implementation, Tool
 from search.mcp.tools import Tools, server
 
 ROOT = Path(__file__).parents[3]
+MODEL_NEW = "class ModelNew:\n    speed = 3\n"
 ME = Implementation(name="a-coding-agent", version="1")
 
 
@@ -79,6 +80,17 @@ def with_tools(tmp_path: Path, steps: Callable[[Client], Awaitable[None]], **par
                 await asyncio.wait_for(steps(client), 60)
 
     asyncio.run(main())
+
+
+def test_a_source_in_a_markdown_fence_costs_nothing(tmp_path: Path) -> None:
+    async def steps(client: Client) -> None:
+        idea = await call(client, "propose_idea", text="tile it", category=MEMORY)
+        fenced = f"Here it is:\n\n```python\n{MODEL_NEW}```\n"
+        submitted = await call(client, "submit_kernel", idea=idea["idea"], source=fenced)
+        shown = await call(client, "read_kernel", id=submitted["kernel"]["id"])
+        assert shown["source"] == MODEL_NEW
+
+    with_tools(tmp_path, steps)
 
 
 def test_a_session_over_the_protocol(tmp_path: Path) -> None:

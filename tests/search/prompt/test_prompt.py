@@ -49,6 +49,16 @@ def test_the_first_question_on_this_cpu_names_its_compiler(capsys: pytest.Captur
     assert "C++ compiler" in text
 
 
+def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    search = ("problem=level1/conv2d", "facts=h200", "library.use=false", "rounds=5", "ideas=4", "branch=2")
+    calls, tokens, dollars = shown(capsys, *search, "estimate=true").splitlines()
+    assert calls == "calls    13 for ideas, 40 for code, at most 40 for repairs"
+    assert "about 145,000 out" in tokens
+    assert "openai" in dollars
+    together = shown(capsys, *search, "estimate=true", "proposer.together=true").splitlines()
+    assert together[0].startswith("calls    13 for ideas, 20 for code")
+
+
 @pytest.mark.slow
 def test_the_next_question_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, f"run={RUN}")
@@ -86,6 +96,7 @@ def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"run={RUN}", "variant=99"], "no such variant"),
         (["call=1"], "give run="),
         (["problem=level1/matmul", "idea=1"], "give run="),
+        ([f"run={RUN}", "estimate=true"], "for a new search"),
         (["problem=level1/matmul", "facts=h2000"], "did you mean h200?"),
     ],
 )

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel
+from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel, read_kernels
 from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
@@ -192,6 +192,17 @@ def test_edits_are_applied_to_the_seed() -> None:
 
 def test_a_whole_file_is_taken_where_a_seed_could_be_edited() -> None:
     assert read_kernel(fenced(KERNEL), LONG).source == KERNEL
+
+
+def test_an_answer_with_several_variants() -> None:
+    sources = [KERNEL.replace("pass", f"number = {i}") for i in range(3)]
+    text = "First:\n" + "and\n".join(fenced(each) for each in sources)
+    assert [each.source for each in read_kernels(text, LONG, 3)] == sources
+    assert [each.source for each in read_kernels(text, LONG, 2)] == sources[1:]
+    assert [each.source for each in read_kernels(text, LONG)] == sources[2:]
+    assert len(read_kernels(edit("        return y + 1", "        return y"), LONG, 3)) == 1
+    with pytest.raises(ValueError, match="not Python"):
+        read_kernels("no code", LONG, 3)
 
 
 @pytest.mark.parametrize(

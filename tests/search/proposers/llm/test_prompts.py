@@ -201,13 +201,13 @@ def test_part_of_the_ideas_must_leave_the_lineage() -> None:
 
 def test_switches() -> None:
     assert "132" not in ideas(hardware=False)
-    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], 1, 1)
-    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], 1, 1)
+    question = Prompts(examples=True).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], [1], 1)
+    without = Prompts(examples=False).code(PROBLEM, FACTS, IDEA, SEED, None, MeasuredHistory(), [], [1], 1)
     assert "softmax_kernel" in question
     assert "softmax_kernel" not in without
     assert "Mistakes made" not in ideas(HISTORY, mistakes=False)
     for parent, edits in ((SEED, False), (None, True)):
-        asked = Prompts(edits=edits).code(PROBLEM, FACTS, IDEA, parent, None, MeasuredHistory(), [], 1, 1)
+        asked = Prompts(edits=edits).code(PROBLEM, FACTS, IDEA, parent, None, MeasuredHistory(), [], [1], 1)
         assert "SEARCH" not in asked, "there is nothing to edit, or it is off"
     assert "@triton.jit" in without, "the rules stay"
 
@@ -215,7 +215,7 @@ def test_switches() -> None:
 def test_the_question_for_code() -> None:
     bad = HISTORY[1].variants[0]
     idea = replace(IDEA, variant_plans=("by float2", "by float4", "by bulk copies"))
-    text = Prompts().code(PROBLEM, FACTS, idea, SEED, ENTRY, MeasuredHistory(HISTORY), [bad], 2, 3)
+    text = Prompts().code(PROBLEM, FACTS, idea, SEED, ENTRY, MeasuredHistory(HISTORY), [bad], [2], 3)
     for part in (
         "> vectorise it",
         "half the time",
@@ -231,12 +231,25 @@ def test_the_question_for_code() -> None:
         "## CUDA C++",
     ):
         assert part in text, part
-    alone = Prompts(languages=["triton"]).code(PROBLEM, FACTS, IDEA, None, None, MeasuredHistory(), [], 1, 1)
+    alone = Prompts(languages=["triton"]).code(
+        PROBLEM, FACTS, IDEA, None, None, MeasuredHistory(), [], [1], 1
+    )
     assert "## CUDA" not in alone
     assert "variant 1" not in alone
-    on_cpu = Prompts().code(replace(PROBLEM, device="cpu"), {}, IDEA, None, None, MeasuredHistory(), [], 1, 1)
+    on_cpu = Prompts().code(
+        replace(PROBLEM, device="cpu"), {}, IDEA, None, None, MeasuredHistory(), [], [1], 1
+    )
     assert "## C++" in on_cpu
     assert "## Triton" not in on_cpu
+
+
+def test_all_variants_may_be_one_question() -> None:
+    idea = replace(IDEA, variant_plans=("by float2",))
+    text = Prompts().code(PROBLEM, FACTS, idea, SEED, None, MeasuredHistory(), [], [1, 2], 2)
+    assert "Write 2 of its 2 variants." in text
+    assert "- variant 1: by float2\n- variant 2: another choice where the idea leaves one open\n" in text
+    assert "2 whole files, each in a fenced code block of its own" in text
+    assert "SEARCH" not in text
 
 
 def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
@@ -295,10 +308,10 @@ def rendered() -> dict[str, str]:
         "later_ideas": prompts.ideas(PROBLEM, gpu, SEED, told, [SEED, ENTRY], 4, 2, ["vectorise it"]),
         "summary": prompts.ideas(PROBLEM, gpu, SEED, told, [], 4, 2, summary=True),
         "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, MeasuredHistory(), [], 1),
-        "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], 1, 1),
-        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, HISTORY[1].variants[:1], 2, 2),
-        "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], 1, 1),
-        "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], 1, 2),
+        "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
+        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, HISTORY[1].variants[:1], [2], 2),
+        "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
+        "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
     }
 

@@ -217,6 +217,17 @@ def test_each_variant_is_a_call_and_comes_as_soon_as_it_is_there(tmp_path: Path)
     assert asyncio.run(first_then_rest()) == (1, 2)
 
 
+def test_all_variants_of_an_idea_may_be_one_call(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda question: "\n".join(code_answer(i) for i in range(2)))
+    run, calls = context(tmp_path)
+    proposer = LLMProposer({"one": model}, together=True)
+    proposer.begin(run)
+    expected = [kernel(0).source, kernel(1).source]
+    assert [each.source for each in implement(proposer, 3, [kernel("a")])] == expected
+    assert len(calls) == 1
+    assert implement(proposer, 1, [kernel("a")]) == []
+
+
 def test_variants_that_are_there_are_not_asked_for_again(tmp_path: Path) -> None:
     model = ScriptedModel(Counting())
     proposer, _ = begun(tmp_path, model)

@@ -1,0 +1,95 @@
+"""What a search will ask of language models, in calls, tokens and dollars, before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from search.proposers.llm.measured_history import MISTAKES_CHARACTERS, TRIED_CHARACTERS
+from search.records.model_calls import LLM, Usage
+
+CHARACTERS_PER_TOKEN = 4
+IDEA_TOKENS, KERNEL_TOKENS = 250, 3500
+"""Tokens of an answer for each idea and each kernel: those of a strong model's CUDA kernels (14,000 characters)
+without its thinking."""
+TRIED_PER_VARIANT = 250
+"""Characters of the history for each variant; its room is limited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """The size of a search, and the characters of its first prompts.
+
+    Attributes:
+        rounds: The rounds.
+        ideas: Ideas per round.
+        variants: Variants per idea.
+        seeds: The most kernels that a round starts from; each gets a question for ideas.
+        repairs: The most repairs per variant.
+        together: Whether one question asks for all variants of an idea.
+        ideas_characters: Characters of the first prompt for ideas.
+        code_characters: Characters of the first prompt for code.
+    """
+
+    rounds: int
+    ideas: int
+    variants: int
+    seeds: int
+    repairs: int
+    together: bool
+    ideas_characters: int
+    code_characters: int
+
+    @property
+    def idea_calls(self) -> int:
+        """Questions for ideas: one in the first round, then one for each seed."""
+        return 1 + (self.rounds - 1) * min(self.seeds, self.ideas)
+
+    @property
+    def code_calls(self) -> int:
+        """Questions for code."""
+        return self.rounds * self.ideas * (1 if self.together else self.variants)
+
+    @property
+    def most_repairs(self) -> int:
+        """Questions for repairs if every kernel failed."""
+        return self.rounds * self.ideas * self.variants * self.repairs
+
+    def usage(self) -> Usage:
+        """The expected tokens without repairs."""
+        seed = KERNEL_TOKENS * CHARACTERS_PER_TOKEN
+        asked = self.ideas_characters
+        per_round = min(self.seeds, self.ideas)
+        for earlier in range(1, self.rounds):
+            tried = min(TRIED_CHARACTERS, earlier * self.ideas * self.variants * TRIED_PER_VARIANT)
+            asked += per_round * (self.ideas_characters + seed + tried + MISTAKES_CHARACTERS // 2)
+        asked += self.code_calls * self.code_characters
+        asked += round(self.code_calls * (1 - 1 / self.rounds)) * (seed + MISTAKES_CHARACTERS // 2)
+        kernels = self.rounds * self.ideas * self.variants
+        return Usage(
+            input_tokens=asked // CHARACTERS_PER_TOKEN,
+            output_tokens=self.rounds * self.ideas * IDEA_TOKENS + kernels * KERNEL_TOKENS,
+        )
+
+
+def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
+    """The estimate in words; with several models, the dollars of each if it did all of the work."""
+    usage = plan.usage()
+    repair = Usage(
+        input_tokens=(plan.code_characters + KERNEL_TOKENS * CHARACTERS_PER_TOKEN) // CHARACTERS_PER_TOKEN,
+        output_tokens=KERNEL_TOKENS,
+    )
+    lines = [
+        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, at most {plan.most_repairs} for repairs",
+        f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's thinking; "
+        f"each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
+    ]
+    for model in models.values():
+        if model.price.known:
+            cost, more = model.price.dollars(usage), model.price.dollars(repair)
+            lines.append(f"dollars  about {cost:.2f} with {model.name}; each repair adds about {more:.3f}")
+        else:
+            lines.append(
+                f"dollars  unknown with {model.name}: it has no price; set llm.….price.input and .output"
+            )
+    return lines
