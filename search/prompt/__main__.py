@@ -58,9 +58,7 @@ class PromptConfig(RunConfig):
     facts: str | None = option(
         None, "device that a new search's question is for: h100, h200, l40s, a100, a run or a recording"
     )
-    estimate: bool = option(
-        False, "estimate a new search's calls, tokens and dollars instead of showing a prompt"
-    )
+    estimate: bool = option(False, "show a new search's calls, tokens and dollars instead of a prompt")
     hydra: Any = hydra_settings(NO_FOLDER)
 
 

@@ -10,8 +10,8 @@ from search.records.model_calls import LLM, Usage
 
 CHARACTERS_PER_TOKEN = 4
 IDEA_TOKENS, KERNEL_TOKENS = 250, 3500
-"""Tokens of an answer for each idea and each kernel: those of a strong model's CUDA kernels (14,000 characters)
-without its thinking."""
+"""Tokens of an answer for each idea and each kernel: those of a strong model's CUDA kernels (14,000
+characters) without its thinking."""
 TRIED_PER_VARIANT = 250
 """Characters of the history for each variant; its room is limited."""
 
@@ -80,16 +80,15 @@ def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
         output_tokens=KERNEL_TOKENS,
     )
     lines = [
-        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, at most {plan.most_repairs} for repairs",
-        f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's thinking; "
-        f"each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
+        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, at most {plan.most_repairs} for "
+        "repairs",
+        f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's "
+        f"thinking; each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
     ]
     for model in models.values():
         if model.price.known:
             cost, more = model.price.dollars(usage), model.price.dollars(repair)
             lines.append(f"dollars  about {cost:.2f} with {model.name}; each repair adds about {more:.3f}")
         else:
-            lines.append(
-                f"dollars  unknown with {model.name}: it has no price; set llm.….price.input and .output"
-            )
+            lines.append(f"dollars  unknown with {model.name}, which has no price (llm.….price)")
     return lines

@@ -53,7 +53,7 @@ def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     search = ("problem=level1/conv2d", "facts=h200", "library.use=false", "rounds=5", "ideas=4", "branch=2")
     calls, tokens, dollars = shown(capsys, *search, "estimate=true").splitlines()
     assert calls == "calls    13 for ideas, 40 for code, at most 40 for repairs"
-    assert "about 145,000 out" in tokens
+    assert "and 145,000 out, without" in tokens
     assert "openai" in dollars
     together = shown(capsys, *search, "estimate=true", "proposer.together=true").splitlines()
     assert together[0].startswith("calls    13 for ideas, 20 for code")
