@@ -85,6 +85,7 @@ APIS = {
 @pytest.fixture(params=list(APIS))
 def api(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert APIS[request.param].model("http://127.0.0.1").refusal() is None, "it imports the SDK"
     return APIS[request.param]
 
 
