@@ -64,7 +64,8 @@ class Mailbox:
         try:
             text = answer.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CallFailed(Cause.MALFORMED, f"{answer.name} cannot be read: {error}") from error
+            reason = f"{answer.name} cannot be read: {error}"
+            raise CallFailed(Cause.MALFORMED, reason, usage=Usage()) from error
         if text.strip().lower() == "skip":
             raise CallFailed(Cause.SKIPPED, "")
         return Answer(text=text, usage=Usage())

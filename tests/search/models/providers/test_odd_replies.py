@@ -241,6 +241,12 @@ def test_the_body_of_an_error_is_data_too(api: Api) -> None:
         assert (failed.cause, failed.usage) == (Cause.SERVER_ERROR, None)
 
 
+def test_no_control_character_of_a_server_reaches_a_terminal(api: Api) -> None:
+    bodies = ("\x1b[2J\x00", json.dumps({"error": {"message": "\x1b[2J\u202eno\x00"}}))
+    replies = [Reply(status=status, body=body) for status in (200, 503) for body in bodies]
+    assert all(str(failed).isprintable() for failed in failures(api, *replies))
+
+
 def test_statuses(api: Api) -> None:
     """A redirect, or a path or model that is unknown, is an outage if the model has answered before."""
     wanted = {
