@@ -21,6 +21,7 @@ LONGEST = (
     *("evaluators/device/test_worker_references.py", "evaluators/scheduler/test_hosts.py"),
     *("evaluators/evaluate/test_evaluate.py", "evaluators/score/test_operator_score.py"),
     *("search/campaign/test_campaign.py", "docs/test_commands.py", "benchmarks/test_peers.py"),
+    *("search/models/test_chaos.py", "search/models/providers/test_odd_replies.py"),
     *("evaluators/judge/test_memory.py", "evaluators/runner/test_node_fork_server.py"),
     *("evaluators/build/test_builder.py", "evaluators/build/test_builder_failures.py"),
     *("evaluators/runner/test_thin_headers.py", "kernel_library/test_commands.py"),

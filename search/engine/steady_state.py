@@ -138,8 +138,12 @@ class SteadyState:
         past = state.tree.history()
         so_far = sum(len(each.ideas) for each in state.asked.values() if each.event.round == event.round)
         rng = self._pipeline.rng(index, "propose")
-        ideas = await self._pipeline.ideas(expansion, past, (), rng, index=index, start=1 + so_far)
-        return ideas is not None
+        while True:
+            ideas = await self._pipeline.ideas(expansion, past, (), rng, index=index, start=1 + so_far)
+            if ideas is None:
+                return False
+            if ideas or so_far or not self._pipeline.unusable:
+                return True  # a round without a single idea would be lost
 
     def _close_rounds(self) -> None:
         """Closes the rounds that are complete, in order. The last round of a stopped run stays open."""

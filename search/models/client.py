@@ -42,7 +42,8 @@ BUSY_CAUSES = (Cause.RATE_LIMITED, Cause.UNREACHABLE)
 """Failures of a service that no question is the reason for."""
 LONE_FAILURES = 4
 """A question that a service fails this many times the model's tries, while it answers other questions, is
-given up: the question is the reason."""
+given up, because the question is the likely reason. After time-outs, which take long and may be charged for,
+it is given up after the tries."""
 
 Result = TypeVar("Result")
 
@@ -126,7 +127,8 @@ class ModelClient:
                 if service.denied:
                     continue
                 if failed.outage:
-                    lone[model] += service.answers > answers[model] and failed.cause not in BUSY_CAUSES
+                    if service.answers > answers[model] and failed.cause not in BUSY_CAUSES:
+                        lone[model] += LONE_FAILURES if failed.cause is Cause.TIMEOUT else 1
                     answers[model] = service.answers
                     if lone[model] >= LONE_FAILURES * model.limits.tries:
                         given_up[model] = failed

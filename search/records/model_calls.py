@@ -157,7 +157,8 @@ class Limits:
         output_tokens: Tokens of one answer.
         timeout_s: Seconds to wait for an answer.
         concurrency: Calls at a time.
-        tries: Calls per question before giving up.
+        tries: Unusable answers to a question after which another model is asked, and failed calls in a row
+            after which the model counts as out of service.
 
     Raises:
         ValueError: If a limit is not positive.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from search.models import client as model_client
+from search.models import service
 from search.models.providers.google import Google
 from search.models.providers.openai import OpenAI
 from search.proposers.llm.proposer import LLMProposer
@@ -79,7 +79,7 @@ def fake_search(wire: str, tmp_path: Path, script: Script, **more: Any) -> Path:
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PLANTED_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    monkeypatch.setattr(model_client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(service, "FIRST_PAUSE_S", 0.01)
 
 
 # --- bad days -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from evaluators.base.cause import printable
 from search.records.model_calls import CallFailed, Cause
 
 LONGEST_DETAIL = 500
@@ -46,9 +47,7 @@ class Access:
     def failed(self, cause: Cause, said: object, **more: Any) -> CallFailed:
         """A failure with the provider's message: in one line, shortened, and without the key. `more` are
         further arguments of `CallFailed`."""
-        detail = " ".join(
-            (f"{type(said).__name__}: {said}" if isinstance(said, Exception) else str(said)).split()
-        )
+        detail = printable(f"{type(said).__name__}: {said}" if isinstance(said, Exception) else str(said))
         if self.key:
             detail = detail.replace(self.key, "***")
         return CallFailed(cause, detail[:LONGEST_DETAIL], **more)

@@ -97,7 +97,8 @@ class Mailbox:
         try:
             text = answer.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CallFailed(Cause.MALFORMED, f"{answer.name} cannot be read: {error}") from error
+            reason = f"{answer.name} cannot be read: {error}"
+            raise CallFailed(Cause.MALFORMED, reason, usage=Usage()) from error
         finally:
             self._list_open()
         return self._read(question, text)

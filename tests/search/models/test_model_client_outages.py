@@ -178,14 +178,20 @@ def test_all_that_deny_access_are_named(watched: WatchedClient) -> None:
     assert [len(model.asked) for model in models] == [1, 1]
 
 
-def test_a_question_that_a_service_fails_alone_is_given_up(watched: WatchedClient) -> None:
+@pytest.mark.parametrize(
+    ("cause", "times"),
+    [(Cause.SERVER_ERROR, LONE_FAILURES), (Cause.CONNECTION, LONE_FAILURES), (Cause.TIMEOUT, 1)],
+)
+def test_a_question_that_a_service_fails_alone_is_given_up(
+    watched: WatchedClient, cause: Cause, times: int
+) -> None:
     """The server fails one prompt again and again, and answers all others."""
     watched.patience_s = 1e6
 
     async def picky(question: Question) -> Answer:
         await asyncio.sleep(0)
         if question.prompt == "too much":
-            raise failing(Cause.SERVER_ERROR)
+            raise failing(cause)
         return ANSWER
 
     model = FakeModel(picky)
@@ -203,10 +209,10 @@ def test_a_question_that_a_service_fails_alone_is_given_up(watched: WatchedClien
         return failed
 
     failed = asyncio.run(both())
-    assert failed.cause is Cause.SERVER_ERROR
+    assert failed.cause is cause
     assert not isinstance(failed, OutOfService)
     alone = sum(question.prompt == "too much" for question in model.asked)
-    assert LONE_FAILURES * LIMITS.tries <= alone <= LONE_FAILURES * LIMITS.tries + LIMITS.tries
+    assert times * LIMITS.tries <= alone <= (times + 1) * LIMITS.tries
 
 
 def test_a_rate_limit_starves_no_question(watched: WatchedClient) -> None:

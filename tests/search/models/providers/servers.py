@@ -255,6 +255,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256  # of connections that come at once
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a client may end a connection at any time."""
+
 
 def _handler(model: ModelServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):

@@ -85,6 +85,7 @@ APIS = {
 @pytest.fixture(params=list(APIS))
 def api(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert APIS[request.param].model("http://127.0.0.1").refusal() is None, "it imports the SDK"
     return APIS[request.param]
 
 
@@ -238,6 +239,12 @@ def test_the_body_of_an_error_is_data_too(api: Api) -> None:
     bodies = (NESTED, b"\xff\xd8", "null", "7", "[[]]", '{"error": null}', '{"error": [7]}')
     for failed in failures(api, *(Reply(status=503, body=body) for body in bodies)):
         assert (failed.cause, failed.usage) == (Cause.SERVER_ERROR, None)
+
+
+def test_no_control_character_of_a_server_reaches_a_terminal(api: Api) -> None:
+    bodies = ("\x1b[2J\x00", json.dumps({"error": {"message": "\x1b[2J\u202eno\x00"}}))
+    replies = [Reply(status=status, body=body) for status in (200, 503) for body in bodies]
+    assert all(str(failed).isprintable() for failed in failures(api, *replies))
 
 
 def test_statuses(api: Api) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from search.models.providers.openai import OpenAI
 from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price, Purpose, Question, Usage
-from tests.search.models.providers.servers import OPENAI, Asked, ModelServer, Reply, Script
+from tests.search.models.providers.servers import OPENAI, RESPONSES, Asked, ModelServer, Reply, Script
 
 KEY = "sk-test-0123456789"
 SCHEMA = {
@@ -278,3 +278,111 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> N
         llm = model(server, key_variable="")
         assert llm.refusal() is None
         assert ask(llm).text == "hi"
+
+
+# --- the responses API --------------------------------------------------------------------------------
+
+
+def response(reply: Reply, **more: Any) -> Answer | CallFailed:
+    with ModelServer(RESPONSES, always(reply)) as server:
+        try:
+            return ask(model(server, api="responses", **more))
+        except CallFailed as failed:
+            return failed
+
+
+def asked_response(question: Question = QUESTION, **more: Any) -> Asked:
+    with ModelServer(RESPONSES, always(Reply(text="{}"))) as server:
+        ask(model(server, api="responses", **more), question)
+    (one,) = server.asked
+    return one
+
+
+def test_a_request_for_a_response_has_what_the_question_has() -> None:
+    one = asked_response(reasoning_effort="high", temperature=0.7, output_limit_key="max_tokens")
+    assert (one.model, one.system, one.prompt) == ("m-1", "Be brief.", "Ideas, please.")
+    form = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+    assert one.body == {
+        "model": "m-1",
+        "instructions": "Be brief.",
+        "input": "Ideas, please.",
+        "store": False,
+        "max_output_tokens": 500,
+        "reasoning": {"effort": "high"},
+        "temperature": 0.7,
+        "text": {"format": form},
+    }
+    plain = asked_response(replace(QUESTION, schema=None), extra_body={"top_k": 20})
+    assert set(plain.body) == {"model", "instructions", "input", "store", "max_output_tokens", "top_k"}
+
+
+@pytest.mark.parametrize("structured", ["json_object", "none"])
+def test_a_response_without_an_enforced_schema_has_it_in_the_prompt(structured: str) -> None:
+    one = asked_response(structured=structured)
+    assert one.body.get("text") == {"json_object": {"format": {"type": "json_object"}}}.get(structured)
+    assert json.dumps(SCHEMA) in one.prompt
+
+
+def test_a_response_has_the_text_of_its_message_and_the_usage() -> None:
+    usage = Usage(input_tokens=12_345, cached_tokens=10_240, output_tokens=6_789)
+    found = response(Reply(text="hello", thought="Hmm.", usage=usage, thought_tokens=6_000))
+    assert found == Answer(text="hello", usage=usage)
+    assert response(Reply(text="hello", usage=None)) == Answer(text="hello", usage=None)
+
+
+def part(text: str) -> dict[str, object]:
+    return {"type": "output_text", "text": text}
+
+
+def test_the_final_message_of_a_response_is_the_answer() -> None:
+    output: list[object] = [
+        {"type": "message", "phase": "commentary", "content": [part("I will look.")]},
+        {"type": "web_search_call", "status": "completed"},
+        {"type": "message", "phase": "final_answer", "content": [part("class "), part("M")]},
+    ]
+    found = response(Reply(body={"status": "completed", "output": output}))
+    assert found == Answer(text="class M", usage=None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause", "detail"),
+    [
+        (Reply(text="cl", finish="max_output_tokens"), Cause.CUT_OFF, "longer than 500 tokens"),
+        (Reply(text="cl", finish="steered"), Cause.CUT_OFF, "incomplete: steered"),
+        (Reply(text="cl", finish="content_filter"), Cause.REFUSED, "content filter"),
+        (Reply(refusal="I cannot."), Cause.REFUSED, "I cannot."),
+        (Reply(thought="Hmm."), Cause.EMPTY, "status: completed"),
+        (
+            Reply(body={"status": "queued", "output": []}),
+            Cause.MALFORMED,
+            "the status of the response is queued",
+        ),
+        (Reply(body={"status": "completed"}), Cause.MALFORMED, "not a response: it has no output"),
+    ],
+)
+def test_a_response_that_is_no_answer_has_its_cause(reply: Reply, cause: Cause, detail: str) -> None:
+    found = response(reply)
+    assert isinstance(found, CallFailed)
+    assert (found.cause, found.detail, found.outage) == (cause, detail, False)
+    assert found.text == reply.text
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("server_error", Cause.SERVER_ERROR),
+        ("rate_limit_exceeded", Cause.RATE_LIMITED),
+        ("invalid_prompt", Cause.REFUSED),
+        (7, Cause.REFUSED),
+    ],
+)
+def test_a_failed_response_has_its_cause(code: object, cause: Cause) -> None:
+    body = {"status": "failed", "output": [], "error": {"code": code, "message": f"no: {KEY} is bad"}}
+    found = response(Reply(body=body))
+    assert isinstance(found, CallFailed)
+    assert (found.cause, found.detail) == (cause, "no: *** is bad")
+
+
+def test_an_unknown_api_is_refused() -> None:
+    with pytest.raises(ValueError, match="api is assistants; it must be chat or responses"):
+        OpenAI(model="m", price=PRICE, limits=LIMITS, api="assistants")  # type: ignore[arg-type]
