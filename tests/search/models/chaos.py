@@ -41,7 +41,7 @@ from tests.search.models.providers.servers import (
 PHASES = ("ideas", "code", "repair")
 LIMITS = Limits(output_tokens=2000, timeout_s=4.0, concurrency=16, tries=3)
 NESTED = "[" * 100_000 + "]" * 100_000
-NOTE = "\n\nNote: an earlier answer to this could not be used"
+NOTE = "\n\n# An earlier answer could not be used"
 
 
 @dataclass(frozen=True, kw_only=True)
