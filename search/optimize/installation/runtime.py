@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import copy
 import copyreg
+import functools
 import json
 import logging
 import weakref
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from .graphs import ForwardGraph, NoGraphError
@@ -71,7 +73,7 @@ class ForwardShape:
         wanted = iter(self.inputs)
         for leaf, value in zip(leaves, self.values, strict=True):
             if not isinstance(leaf, torch.Tensor):
-                if leaf != value:
+                if type(leaf) is not type(value) or leaf != value:
                     return f"the argument {leaf!r} in place of {value!r}"
                 continue
             if value is not None:
@@ -212,6 +214,7 @@ def _is_transformed() -> bool:
         torch._C._len_torch_dispatch_stack()
         or torch._C._get_tracing_state()
         or torch._C._functorch.peek_interpreter_stack()
+        or forward_ad._current_level >= 0
     )
 
 
@@ -322,8 +325,19 @@ def load(
         slower=manifest["slower"],
     )
     plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
-    model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
+    members = {"plan": plan, "forward": _forward_like(own), "__module__": own.__module__}
+    model.__class__ = type(own.__name__, (Optimized, own), members)
     return model
+
+
+def _forward_like(own: type[nn.Module]) -> Callable[..., Any]:
+    """The forward with the signature of the original one, which `generate` and tracers read."""
+
+    @functools.wraps(own.forward)
+    def forward(self: Optimized, *args: Any, **kwargs: Any) -> Any:
+        return Optimized.forward(self, *args, **kwargs)
+
+    return forward
 
 
 def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:

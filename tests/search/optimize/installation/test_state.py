@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import io
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
@@ -262,6 +264,30 @@ def test_an_unchanged_model_is_compared_once(stack: Any) -> None:
         model.head.weight.mul_(2)
         model(X)
     assert plan(model).snapshots[model] is first and not plan(model).fallbacks
+
+
+def test_transformed_calls_run_the_models_own_forward(tmp_path: Path) -> None:
+    """A kernel would drop the derivatives."""
+    module = functools.partial(nn.LayerNorm, WIDTH)
+    models = package(tmp_path, module).load(made(module)), made(module)
+
+    def directional(model: nn.Module) -> torch.Tensor | None:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(X, torch.ones_like(X))
+            return forward_ad.unpack_dual(model(dual)).tangent
+
+    found, wanted = map(directional, models)
+    assert found is not None and wanted is not None and torch.equal(found, wanted)
+    assert torch.equal(*(torch.func.vmap(each)(X) for each in models))
+    assert plan(models[0]).fallbacks == {"the call is traced, or its operators are intercepted": 2}
+
+
+def test_the_signature_is_that_of_the_model(tmp_path: Path) -> None:
+    """`generate` reads it, and tracers make placeholders for it."""
+    module = functools.partial(nn.LayerNorm, WIDTH)
+    model, own = package(tmp_path, module).load(made(module)), made(module)
+    assert inspect.signature(model.forward) == inspect.signature(own.forward)
+    assert torch.equal(torch.fx.symbolic_trace(model)(X), own(X))
 
 
 CONFIGS: dict[str, tuple[Callable[[], nn.Module], str]] = {
