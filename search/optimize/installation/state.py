@@ -94,8 +94,10 @@ class RecordedState:
                 raise OtherStateError(f"{where} is {found}; it must be {text}")
 
     def _may_be_filled(self, where: str, found: str, text: str) -> bool:
-        """Whether a forward may make the attribute equal to the recorded one."""
-        return where in self.filled or found in EMPTY or (found == "None" and text.startswith("a tensor"))
+        """Whether the attribute may still become equal to the recorded one, in a forward or by a move."""
+        moves = all(each.strip("'").partition(":")[0] in ("cpu", "cuda") for each in (found, text))
+        unset = found == "None" and text.startswith("a tensor")
+        return where in self.filled or found in EMPTY or moves or unset
 
     def _compare_modules(self, reader: StateReader, loading: bool) -> None:
         found = {name: type(each).__name__ for name, each in reader.modules() if name}
@@ -263,7 +265,7 @@ class StateReader:
             return MISSING
         found = self._find(self.owners[path], name)
         if isinstance(found, torch.Tensor) and not exact and path in self._registered:
-            return f"a tensor of {sizes(found.shape)} {str(found.dtype).removeprefix('torch.')}"
+            return _tensor_text(found)
         return self._text(found, joined(path, name), exact=exact)
 
     def _find(self, owner: Any, name: str) -> Any:
@@ -349,7 +351,7 @@ class StateReader:
         if id(tensor) in self._weights and not exact:
             return f"the weight {self._weights[id(tensor)]}"
         self._found.versions.append((tensor, version_of(tensor)))
-        return f"a tensor of {words(tensor)}{CONTENT}{_content(tensor)}"
+        return f"{_tensor_text(tensor)}{CONTENT}{_content(tensor)}"
 
     def _object(self, value: Any, path: str) -> str:
         """An object by its class, and by the path where it was found before."""
@@ -471,6 +473,11 @@ def _code(code: types.CodeType) -> str:
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often the tensor was changed in place; None where that is not counted."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _tensor_text(tensor: torch.Tensor) -> str:
+    """A tensor without its device, which may change after loading."""
+    return f"a tensor of {sizes(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def words(tensor: torch.Tensor) -> str:

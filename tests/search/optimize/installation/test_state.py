@@ -406,7 +406,7 @@ HIDDEN: dict[str, tuple[Callable[[], nn.Module], Change, str]] = {
     "a buffer's list": (
         lambda: Simple(lambda m, x: x * m.c.tolist()[0], c=nn.Buffer(torch.tensor([2.0]))),
         lambda model: model.c.fill_(4),
-        "c is a tensor of 1 float32 on cpu with content",
+        "c is a tensor of 1 float32 with content",
     ),
     "a cache that is emptied": (
         lambda: Simple(cached, mask=None),
