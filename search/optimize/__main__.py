@@ -64,7 +64,13 @@ from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
-from search.optimize.stages import OptimizeRun, extract_problems, find_kernels, install_kernels
+from search.optimize.stages import (
+    OptimizeRun,
+    check_state,
+    extract_problems,
+    find_kernels,
+    install_kernels,
+)
 from search.optimize.verification.launcher import COMPILE_WAYS
 
 STAGES = ("profile", "extract", "search", "install")
@@ -159,6 +165,7 @@ def main(config: DictConfig) -> int:
 async def _optimize(run: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:
     """Runs the stages after the profile."""
     traced_models = [trace_model(each) for each in models]
+    check_state(traced_models)
     extraction = extract_problems(run, profile, traced_models)
     if run.config.stop_after == "extract":
         return 0

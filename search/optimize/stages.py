@@ -28,7 +28,7 @@ from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
 from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
 from search.optimize.extraction.traced_model import TracedModel
-from search.optimize.installation.package import PACKAGE, set_way, write_package
+from search.optimize.installation.package import PACKAGE, check_sets, set_way, write_package
 from search.optimize.installation.placement import assign_places
 from search.optimize.outcome import KERNELS
 from search.optimize.profiling.record import Profile
@@ -68,6 +68,17 @@ class OptimizeRun:
     def say(self, *lines: str) -> None:
         """Prints lines on the console."""
         say(self.console, *lines)
+
+
+def check_state(traced_models: Sequence[TracedModel]) -> None:
+    """Raises UsageError for a model whose forward depends on or changes what `optimized/` cannot check."""
+    from search.optimize.installation.dependence import dependence_of
+
+    for each in traced_models:
+        try:
+            check_sets(dependence_of(each.model))
+        except CaptureError as error:
+            raise UsageError(f"model={each.model.title}: kernels cannot be installed: {error}") from error
 
 
 def extract_problems(run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel]) -> Extraction:

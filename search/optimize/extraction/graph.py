@@ -20,7 +20,7 @@ from search.optimize.profiling.values import Values, place_of
 
 if TYPE_CHECKING:
     import torch
-    from torch import fx
+    from torch import fx, nn
 
 PLAIN = (int, float, str, type(None))
 """Types that an output may have in addition to tensors."""
@@ -80,6 +80,19 @@ def capture(model: LoadedModel) -> CallGraph:
     )
 
 
+def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters, buffers and other tensors in attributes of a module and its submodules, by name."""
+    import torch
+
+    others = {
+        f"{path}.{name}" if path else name: value
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if isinstance(value, torch.Tensor)
+    }
+    return {**dict(module.named_parameters()), **dict(module.named_buffers()), **others}
+
+
 def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
     """The leaves of the model's arguments and their tree (`torch.utils._pytree`)."""
     from torch.utils._pytree import tree_flatten
@@ -135,8 +148,7 @@ class _Builder:
         self.inputs = [
             self._input(each, number) for number, each in enumerate(leaves) if isinstance(each, torch.Tensor)
         ]
-        weights = [*model.module.named_parameters(), *model.module.named_buffers()]
-        self._weights = {tensor: name for name, tensor in reversed(weights)}
+        self._weights = {tensor: name for name, tensor in reversed(weights_of(model.module).items())}
         self._places = {place: tensor for tensor in self._weights if (place := place_of(tensor)) is not None}
         self._lasting = {place_of(each) for each in (*model.inputs(), *self._weights)} - {None}
 

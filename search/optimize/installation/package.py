@@ -7,6 +7,7 @@ kernel's places. Calls whose results are not read are dropped.
 from __future__ import annotations
 
 import json
+import math
 import operator
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,17 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Kernel
 from search.optimize.extraction.fragments import Fragment, is_mutable
-from search.optimize.extraction.graph import CaptureError, arguments_of
+from search.optimize.extraction.graph import CaptureError, arguments_of, weights_of
 from search.optimize.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimize.extraction.record import ExtractedProblem, Place
 from search.optimize.extraction.traced_model import TracedModel
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import fx, nn
+
+    from search.optimize.installation.dependence import Dependence
 
 PACKAGE = "optimized"
 MANIFEST = "manifest.json"
-RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "kernel.py", "graphs.py"))
+RUNTIME = tuple(
+    Path(__file__).with_name(name) for name in ("runtime.py", "state.py", "kernel.py", "graphs.py")
+)
 INIT = '''"""{model}, with kernels in place of parts of its forward.
 
     from {package} import load
@@ -70,6 +75,7 @@ package-dir = {{{package} = "."}}
 """
 CALLS = ("call_function", "call_module")
 FORWARD = "forward{}.py"
+ATTRIBUTES = "attributes.py"
 HEAD = '''"""The forward of {model}: its calls as PyTorch dispatches them, with kernels in between."""
 
 import torch
@@ -80,6 +86,12 @@ aten = torch.ops.aten
 
 def forward({arguments}):
 '''
+
+ATTRIBUTES_HEAD = '''"""The plain attributes that the forward depends on; compiled code checks them."""
+
+
+def attributes(model):
+    return ('''
 
 
 def write_package(
@@ -93,6 +105,8 @@ def write_package(
     CaptureError for a model whose arguments or results cannot be serialised."""
     import torch
 
+    from search.optimize.installation.dependence import dependence_of
+
     place = folder / PACKAGE
     if place.exists():
         shutil.rmtree(place)
@@ -100,7 +114,7 @@ def write_package(
     (place / "references").mkdir()
     model, module = traced_models[0].model, traced_models[0].model.module
     name = model.name
-    weights = dict([*module.named_parameters(), *module.named_buffers()])
+    dependences = [dependence_of(each.model) for each in traced_models]
     results: dict[ExtractedProblem, int] = {}
     used: set[str] = set()
     shapes, constants = [], []
@@ -109,7 +123,8 @@ def write_package(
         graph, own_results = with_kernels(traced, here)
         results |= own_results
         file = FORWARD.format(f"_{number + 1}" if len(traced_models) > 1 else "")
-        (place / file).write_text(_forward(graph, traced), encoding="utf-8")
+        code = _forward(graph, traced) + _sets(dependences[number], traced)
+        (place / file).write_text(code, encoding="utf-8")
         shapes.append({"name": traced.model.shape, "forward": file, **_interface(traced)})
         read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
         constants.append({name: each for name, each in traced.graph.constants.items() if name in read})
@@ -124,6 +139,8 @@ def write_package(
         shutil.copy(folder / extracted.file, place / "references" / f"{extracted.name}.py")
     if any(constants):
         torch.save(constants, place / "constants.pt")
+    state = _state(module, dependences, used)
+    (place / ATTRIBUTES).write_text(_attributes(dependences, traced_models[0]), encoding="utf-8")
     manifest = {
         "shapes": shapes,
         "as_graph": False,
@@ -131,11 +148,84 @@ def write_package(
         "own_in_compiled": False,
         "slower": {},
         "device": model.device,
-        "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
-        "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
+        **state,
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
     (place / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _state(module: nn.Module, dependences: Sequence[Dependence], used: Collection[str]) -> dict[str, Any]:
+    """The fields of `RecordedState`; `used`: names of the weights that the code reads."""
+    attributes: dict[str, dict[str, str]] = {}
+    for each in dependences:
+        for path, own in each.attributes.items():
+            attributes.setdefault(path, {}).update(own)
+    modules = dict(module.named_modules(remove_duplicate=False))
+    names = {tensor: name for name, tensor in weights_of(module).items() if name in used}
+    again = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    return {
+        "modules": {name: type(each).__name__ for name, each in modules.items() if name},
+        "attributes": attributes,
+        "filled": sorted({name for each in dependences for name in each.filled}),
+        "weights": {
+            name: [list(each.shape), _dtype(each), list(each.stride()), each.device.type]
+            for each, name in names.items()
+        },
+        "tied": {
+            name: names[each]
+            for name, each in again
+            if each in names and name != names[each] and name.rpartition(".")[0] in modules
+        },
+    }
+
+
+def _attributes(dependences: Sequence[Dependence], traced: TracedModel) -> str:
+    """A file with a function that reads the plain attributes that the forward depends on; `torch.compile`
+    makes guards of them."""
+    names = [name for name, _ in traced.model.module.named_modules() if name]
+    plain = dict.fromkeys(
+        [*((name, ".training") for name in names), *(one for each in dependences for one in each.plain)]
+    )
+    lines = [f"        {_weight(name, traced) if name else 'model'}{rest}," for name, rest in plain]
+    return "\n".join([ATTRIBUTES_HEAD, *lines, "    )", ""])
+
+
+def check_sets(dependence: Dependence) -> dict[str, str]:
+    """The attributes that the forward sets, with their values as code. Raises CaptureError for values that
+    cannot be written as code."""
+    found = {}
+    for path, name, value in dependence.sets:
+        where = f"{path}.{name}" if path else name
+        if (text := _literal(value)) is None:
+            raise CaptureError(f"its forward sets the attribute {where} to {value!r}")
+        found[where] = text
+    return found
+
+
+def _sets(dependence: Dependence, traced: TracedModel) -> str:
+    """A function that sets the attributes that the forward sets; "" where there are none."""
+    lines = [f"    {_weight(where, traced)} = {text}" for where, text in check_sets(dependence).items()]
+    return "\n".join(["", "", "def sets(model):", *lines, ""]) if lines else ""
+
+
+def _literal(value: Any) -> str | None:
+    """The expression of a plain value; None for others."""
+    import torch
+
+    if isinstance(value, list | tuple):
+        texts = [_literal(each) for each in value]
+        if None in texts:
+            return None
+        listed = "".join(f"{text}, " for text in texts)
+        kinds = {list: "[{}]", tuple: "({})", torch.Size: "torch.Size(({}))"}
+        return kinds[type(value)].format(listed) if type(value) in kinds else None
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    plain = value is None or type(value) in (bool, int, str, bytes, torch.dtype)
+    return repr(value) if plain or (type(value) is float and math.isfinite(value)) else None
 
 
 def set_way(
@@ -215,7 +305,8 @@ def with_kernels(
             inputs = tuple(copies[each] for each in fragment.inputs)
             call = graph.call_module(extracted.name, inputs)
             _use_results(graph, call, fragment.outputs, copies)
-    _drop_unread(graph, {copies[node] for node in traced.graph.reads}, replaced)
+    constants = {*traced.graph.constants}
+    _drop_unread(graph, {copies[node] for node in traced.graph.reads}, replaced, constants)
     return graph, results
 
 
@@ -228,13 +319,16 @@ def _use_results(
         copies[node] = call if one else graph.call_function(operator.getitem, (call, number))
 
 
-def _drop_unread(graph: fx.Graph, reads: set[fx.Node], replaced: set[fx.Node]) -> None:
+def _drop_unread(
+    graph: fx.Graph, reads: set[fx.Node], replaced: set[fx.Node], constants: Collection[str]
+) -> None:
     """Erases unread calls without side effects. Among the calls that a kernel `replaced`, this includes
     in-place calls, because they only change memory of the fragment; among `reads` of numbers, those that
-    depend on no input, because they never change."""
+    depend on no input and no weight, because they never change."""
     follows: dict[fx.Node, bool] = {}
     for node in graph.nodes:
-        begins = node.op == "placeholder" or _is_random(node)
+        weight = node.op == "get_attr" and str(node.target) not in constants
+        begins = node.op == "placeholder" or weight or _is_random(node)
         follows[node] = begins or any(follows[each] for each in node.all_input_nodes)
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output") or node.users:

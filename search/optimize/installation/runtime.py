@@ -9,9 +9,11 @@ runs.
 from __future__ import annotations
 
 import collections
+import copy
+import copyreg
+import functools
 import json
 import logging
-import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +22,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from .graphs import ForwardGraph, NoGraphError
 from .kernel import InstalledKernel, load_kernel, load_module
+from .state import PLAIN_TENSORS, OtherStateError, RecordedState, Snapshot, sizes
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.pt"
+ATTRIBUTES = "attributes.py"
 
 
 class OtherValueError(Exception):
@@ -45,7 +50,8 @@ def check(value: Any, expected: Any) -> None:
 class ForwardShape:
     """Replaces the forward for arguments of one shape by `forward`, which also reads `constants`. `inputs`:
     shape, dtype, strides and device of each tensor argument; `structure` and `values`: the tree of the
-    arguments and its leaves, None for a tensor; `output`: the tree of the results."""
+    arguments and its leaves, None for a tensor; `output`: the tree of the results; `sets`: sets the model's
+    attributes that the forward sets."""
 
     name: str
     forward: Callable[..., Sequence[Any]]
@@ -54,6 +60,7 @@ class ForwardShape:
     structure: Any
     values: Sequence[Any]
     output: Any
+    sets: Callable[[nn.Module], None] | None = None
     graphs: weakref.WeakKeyDictionary[nn.Module, ForwardGraph | NoGraphError] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -66,34 +73,39 @@ class ForwardShape:
         wanted = iter(self.inputs)
         for leaf, value in zip(leaves, self.values, strict=True):
             if not isinstance(leaf, torch.Tensor):
-                if leaf != value:
+                if type(leaf) is not type(value) or leaf != value:
                     return f"the argument {leaf!r} in place of {value!r}"
                 continue
-            found = leaf.shape, leaf.dtype, leaf.stride(), leaf.device
-            if value is not None or found != (expected := next(wanted)):
-                return f"a tensor of {_words(*found)}" + (
-                    "" if value is not None else f", not {_words(*expected)}"
-                )
+            if value is not None:
+                return f"a tensor in place of {value!r}"
+            if why := _other_tensor(leaf, *next(wanted)):
+                return why
         return ""
 
 
 @dataclass(eq=False)
 class ForwardPlan:
     """Replaces a model's forward: the code by the sizes of the tensor arguments (`shapes`), and the kernels
-    by name. `weight` gets one of the model's weights, whose dtype and device must be `kind`; `weights`: names
-    of all that the code reads. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
+    by name. `state`: what it depends on in the model, whose class was `own`; `attributes` reads what compiled
+    code depends on. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
     original forward. `slower`: kernels whose operators run instead, as a CUDA graph (`graph`) and otherwise
     (`eager`). `fallbacks` counts calls of the original forward by reason."""
 
     shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
     kernels: Mapping[str, InstalledKernel]
-    weight: Callable[[nn.Module], torch.Tensor] | None
-    kind: tuple[torch.dtype, torch.device]
-    weights: Sequence[str] = ()
+    state: RecordedState
+    own: type
+    attributes: Callable[[nn.Module], Any]
     as_graph: bool = False
     own_in_compiled: bool = False
     slower: Mapping[str, Collection[str]] = field(default_factory=dict)
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
+    snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """Each model's state when the code was last allowed to run."""
+    compiled_with: Any = None
+    """The attributes when the forward was last compiled."""
 
     def shape_of(self, tensors: Sequence[torch.Tensor]) -> ForwardShape:
         """The code for tensors of these sizes; the first one where there is none, to say why not."""
@@ -108,8 +120,23 @@ class ForwardPlan:
             return "gradients are enabled: call it under torch.no_grad()"
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             return "autocast is on"
-        if self.weight is not None and self._kind_of(model) != self.kind:
-            return "the weights have another dtype or are on another device"
+        if torch.compiler.is_compiling():
+            return ""
+        if _is_transformed():
+            return "the call is traced, or its operators are intercepted"
+        return self.why_changed(model)
+
+    def why_changed(self, model: nn.Module) -> str:
+        """How the model differs from the recorded one; "" if it does not."""
+        snapshot = self.snapshots.get(model)
+        if snapshot is not None and snapshot.is_current(model):
+            return ""
+        if type(model).plan is not self or type(model).__mro__[2] is not self.own:  # type: ignore[attr-defined]
+            return f"the model's class is now {type(model).__name__}"
+        try:
+            self.snapshots[model] = self.state.compare(model, self.own)
+        except OtherStateError as error:
+            return str(error)
         return ""
 
     def run(self, model: nn.Module, shape: ForwardShape, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
@@ -120,14 +147,14 @@ class ForwardPlan:
 
         if torch.compiler.is_compiling():
             return forward(*tensors, way="compiled")
-        if self.kind[1].type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self.state.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return forward(*tensors)
         if not self.as_graph:
             return forward(*tensors, way="eager")
         graph = shape.graphs.get(model)
         if graph is None or (isinstance(graph, ForwardGraph) and graph.is_stale()):
             try:
-                graph = ForwardGraph(forward, tensors, [_owner(model, name) for name in self.weights])
+                graph = ForwardGraph(forward, tensors, [_owner(model, name) for name in self.state.weights])
             except NoGraphError as error:
                 logger.warning("the forward runs without a CUDA graph: %s", error)
                 graph = error
@@ -140,11 +167,6 @@ class ForwardPlan:
         if not slower:
             return self.kernels
         return {**self.kernels, **{name: self.kernels[name].reference for name in slower}}
-
-    def _kind_of(self, model: nn.Module) -> tuple[torch.dtype, torch.device]:
-        assert self.weight is not None
-        weight = self.weight(model)
-        return weight.dtype, weight.device
 
     def compiles(self, names: Iterable[str]) -> None:
         """Sets the kernels that run in compiled code."""
@@ -159,8 +181,55 @@ class ForwardPlan:
         self.fallbacks[why] += 1
 
 
-def _words(shape: Any, dtype: Any, strides: Any, device: Any) -> str:
-    return f"{'x'.join(map(str, shape)) or 'one element'} {str(dtype).removeprefix('torch.')} on {device}"
+def _other_tensor(
+    tensor: torch.Tensor,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    strides: tuple[int, ...],
+    device: torch.device,
+) -> str:
+    """How a tensor differs from the recorded argument; "" if it does not."""
+    if type(tensor) not in PLAIN_TENSORS:
+        return f"an argument is a {type(tensor).__name__}, not a plain tensor"
+    if tensor.layout is not torch.strided:
+        return f"an argument has the layout {tensor.layout}"
+    if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
+        found = _words(tensor.shape, tensor.dtype, tensor.device)
+        return f"a tensor of {found}, not {_words(shape, dtype, device)}"
+    if tensor.stride() != strides:
+        return f"a tensor of {sizes(shape)} with strides {tensor.stride()}, not {strides}"
+    if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):
+        return "an argument is a view that negates or conjugates another tensor"
+    return ""
+
+
+def _words(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> str:
+    return f"{sizes(shape)} {str(dtype).removeprefix('torch.')} on {device}"
+
+
+def _is_transformed() -> bool:
+    """Whether something other than the forward's results is wanted from a call: a trace, a transformation of
+    `torch.func`, or the operators that it calls."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+        or torch._C._functorch.peek_interpreter_stack()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _is_changed(plan: ForwardPlan, model: nn.Module) -> bool:
+    """Whether compiled code must run the original forward. The compiler calls this function when it compiles
+    the model, which it does again when one of `plan.attributes` has changed."""
+    if why := plan.why_changed(model):
+        plan.fell_back(why)
+        return True
+    plan.compiled_with = plan.attributes(model)
+    return False
+
+
+# What `torch.compiler.assume_constant_result` does, which would import the compiler.
+_is_changed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Optimized(nn.Module):
@@ -171,7 +240,12 @@ class Optimized(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Like the original forward."""
         plan = type(self).plan
-        if plan.own_in_compiled and torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and (
+            plan.own_in_compiled
+            or (
+                not self.training and (_is_changed(plan, self) or plan.attributes(self) != plan.compiled_with)
+            )
+        ):
             return super().forward(*args, **kwargs)
         leaves, structure = pytree.tree_flatten((list(args), kwargs))
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
@@ -179,11 +253,37 @@ class Optimized(nn.Module):
         why = plan.why_not(self) or shape.why_not(leaves, structure)
         if not why:
             try:
-                return pytree.tree_unflatten(plan.run(self, shape, tensors), shape.output)
+                found = plan.run(self, shape, tensors)
             except OtherValueError as error:
                 why = str(error)
+            else:
+                if shape.sets is not None:
+                    shape.sets(self)
+                return pytree.tree_unflatten(found, shape.output)
         plan.fell_back(why)
         return super().forward(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles the model as it was before loading, so that it can be read without this package."""
+        own = type(self).plan.own
+        reduced = super().__reduce_ex__(protocol)
+        if isinstance(reduced, str):
+            return reduced
+        make, args, *rest = reduced
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+            make = own.__new__
+        return make, tuple([own if each is type(self) else each for each in args]), *rest
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy that runs the kernels, too."""
+        own = getattr(super(), "__deepcopy__", None)
+        if own is not None:
+            copied = own(memo)
+            copied.__class__ = type(self)
+            return copied
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))  # type: ignore[no-untyped-call]
+        return copied
 
 
 def load(
@@ -197,43 +297,54 @@ def load(
         without: names of kernels to switch off.
         as_graph: whether to run the forward as a CUDA graph; None: if that was measured to be faster.
 
-    Returns the model. Raises ValueError for a model with other modules or weights or with hooks, and what a
-    kernel's source raises.
+    Returns the model. Raises ValueError for a model whose modules, weights or attributes differ from the
+    recorded ones or that has hooks, and what a kernel's source raises.
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
-    _check_modules(model, manifest["modules"])
-    _check_weights(model, manifest["weights"])
     device = torch.empty(0, device=manifest["device"]).device
+    listed = ("modules", "attributes", "filled", "weights", "tied")
+    state = RecordedState(**{name: manifest[name] for name in listed}, device=device)
+    state.compare(model, type(model), loading=True)
     kernels = {
         each["name"]: load_kernel(folder, each["name"], int(each["results"]), device)
         for each in manifest["kernels"]
     }
     for name in without:
         kernels[name].on = False
-    first = next(iter(manifest["weights"].items()), None)
+    own = type(model)
     plan = ForwardPlan(
         shapes=_shapes(folder, manifest["shapes"], device),
         kernels=kernels,
-        weight=operator.attrgetter(first[0]) if first else None,
-        kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
-        weights=list(manifest["weights"]),
+        state=state,
+        own=own,
+        attributes=load_module(folder / ATTRIBUTES).attributes,
         as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
         own_in_compiled=bool(manifest["own_in_compiled"]),
         slower=manifest["slower"],
     )
     plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
-    own = type(model)
-    model.__class__ = type(own.__name__, (Optimized, own), {"plan": plan, "__module__": own.__module__})
+    members = {"plan": plan, "forward": _forward_like(own), "__module__": own.__module__}
+    model.__class__ = type(own.__name__, (Optimized, own), members)
     return model
 
 
+def _forward_like(own: type[nn.Module]) -> Callable[..., Any]:
+    """The forward with the signature of the original one, which `generate` and tracers read."""
+
+    @functools.wraps(own.forward)
+    def forward(self: Optimized, *args: Any, **kwargs: Any) -> Any:
+        return Optimized.forward(self, *args, **kwargs)
+
+    return forward
+
+
 def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
-    """The mapping that contains a parameter or buffer, and its name there."""
+    """The mapping that contains a weight, and its name there."""
     path, _, name = weight.rpartition(".")
-    module = model.get_submodule(path)
-    return (module._parameters if name in module._parameters else module._buffers), name
+    own = vars(model.get_submodule(path))
+    return next(each for each in (own, own["_parameters"], own["_buffers"]) if name in each), name
 
 
 def _shapes(
@@ -248,9 +359,11 @@ def _shapes(
             (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
             for shape, dtype, strides in each["inputs"]
         ]
+        code = load_module(folder / each["forward"])
         found[tuple([shape for shape, *_ in inputs])] = ForwardShape(
             name=each["name"],
-            forward=load_module(folder / each["forward"]).forward,
+            forward=code.forward,
+            sets=getattr(code, "sets", None),
             constants=own,
             inputs=inputs,
             structure=pytree.treespec_loads(each["structure"]),
@@ -265,26 +378,3 @@ def unload(model: nn.Module) -> nn.Module:
     if isinstance(model, Optimized):
         model.__class__ = type(model).__mro__[2]
     return model
-
-
-def _check_modules(model: nn.Module, wanted: Mapping[str, str]) -> None:
-    """Raises ValueError for other modules, such as an adapter, and for hooks, because neither would run."""
-    found = {name: type(each).__name__ for name, each in model.named_modules() if name}
-    for name in {**wanted, **found}:
-        if found.get(name) != wanted.get(name):
-            raise ValueError(f"the module {name} is {found.get(name)}; it must be {wanted.get(name)}")
-    for name, each in model.named_modules():
-        if name and (each._forward_hooks or each._forward_pre_hooks):
-            raise ValueError(f"the module {name} has hooks, which would not run")
-
-
-def _check_weights(model: nn.Module, wanted: Mapping[str, Any]) -> None:
-    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for name, (shape, dtype) in wanted.items():
-        if name not in found:
-            raise ValueError(f"the model has no weight {name}")
-        tensor = found[name]
-        if list(tensor.shape) != shape or str(tensor.dtype) != f"torch.{dtype}":
-            raise ValueError(
-                f"the weight {name} is {list(tensor.shape)} {tensor.dtype}; it must be {shape} torch.{dtype}"
-            )

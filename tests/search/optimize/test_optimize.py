@@ -262,3 +262,17 @@ def test_a_failing_model_is_a_one_line_error(place: Path, capsys: pytest.Capture
     (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
     assert main(["model=my_model.py", "device=cpu"]) == 2
     assert "model=my_model.py fails: AttributeError: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_forward_that_counts_is_refused_before_the_search(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = "self.fc.calls = getattr(self.fc, 'calls', 0) + 1\n        return self.drop"
+    (place / "my_model.py").write_text(SOURCE.replace("return self.drop", counts))
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "budget.evaluations=4"]) == 2
+    why = "kernels cannot be installed: its forward changes the attribute fc.calls"
+    assert why in capsys.readouterr().err
+    [folder] = (place / "outputs" / "optimize").iterdir()
+    assert not (folder / "extraction.json").exists()

@@ -15,17 +15,17 @@ from tests.search.optimize.extraction.traced_models import traced
 
 
 class Tied(nn.Module):
-    """One weight with two names, a buffer, and a plain tensor."""
+    """One weight with two names, a buffer, and plain tensors in an attribute and in a list."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
         self.second.weight = self.first.weight
         self.register_buffer("shift", torch.ones(4))
-        self.loose = torch.full((4,), 2.0)
+        self.loose, self.listed = torch.full((4,), 3.0), [torch.full((4,), 2.0)]
 
     def forward(self, x: torch.Tensor) -> Any:
-        return {"out": self.second(self.first(x)) + self.shift * self.loose, "kept": 3}
+        return {"out": self.second(self.first(x)) + self.shift * self.loose * self.listed[0], "kept": 3}
 
 
 def test_the_graph_has_the_calls_and_the_models_outputs() -> None:
@@ -39,7 +39,7 @@ def test_the_graph_has_the_calls_and_the_models_outputs() -> None:
 def test_weights_have_their_names_and_only_other_tensors_are_constants() -> None:
     made = traced(Tied(), rand(2, 4))
     read = {str(node.target) for node in made.graph.graph.nodes if node.op == "get_attr"}
-    assert read == {"first.weight", "shift", "_constant_0"}
+    assert read == {"first.weight", "shift", "loose", "_constant_0"}
     assert [each.tolist() for each in made.graph.constants.values()] == [[2.0] * 4]
     assert made.graph.leaves[1] == 3, "a leaf that is not a tensor is unchanged"
 
