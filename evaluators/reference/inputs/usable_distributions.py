@@ -18,12 +18,15 @@ from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import (
     DISTRIBUTIONS,
+    EXTREME_INTEGERS,
     LARGEST,
+    MILDER,
     OWN,
     SMALLEST,
     Distribution,
     far_scales,
 )
+from evaluators.reference.inputs.special_integers import IntegerUses, integer_uses
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import raise_if_gpu_lost
 
@@ -82,7 +85,7 @@ def _open_distributions(reference: ReferenceModel) -> None:
                     break
                 why = _try_out(each, own, reference)
                 right += not why
-                if right == FAR_SCALES:
+                if right == (FAR_SCALES if each.name in (LARGEST, SMALLEST) else 1):
                     break
             if not right:
                 reference.untried[candidates[0].name] = why
@@ -105,10 +108,16 @@ def _choose_signs(reference: ReferenceModel) -> None:
 
 
 def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
-    """Each distribution alone, then for either end of the range all scales, the furthest first."""
+    """Each distribution, with a milder one to try if the reference is not right there; then for either end of
+    the range all scales, the furthest first."""
     tensors = tensors_in(reference.sample)
-    for each in DISTRIBUTIONS:
-        if not any(each.changes(tensor) for tensor in tensors):
+    uses = IntegerUses() if reference.keeps_integers else integer_uses(reference.eager, reference.sample)
+    for each in (*DISTRIBUTIONS, *uses.distributions()):
+        if each.name == EXTREME_INTEGERS:
+            if not uses.calculated:
+                continue
+            each = replace(each, only=uses.calculated)
+        if not (each.by_number or any(each.changes(tensor) for tensor in tensors)):
             continue
         if each.integer and reference.keeps_integers:
             reference.untried[each.name] = "the reference requires its own integers"
@@ -117,12 +126,12 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
             if why := _no_infinities(tensors, reference):
                 reference.untried[each.name] = why
                 continue
-            if each.orders and reference.has_products:
+            if each.masks and reference.has_products:
                 if not (masks := _masks(each, tensors, reference)):
                     reference.untried[each.name] = "no input is a mask: infinities would enter products"
                     continue
                 each = replace(each, only=masks)
-        yield [each]
+        yield [each, *([MILDER[each.name]] if each.name in MILDER else [])]
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
         yield far_scales(LARGEST, SOFTMAX_FAR if reference.has_softmax else None)
         yield far_scales(SMALLEST)
@@ -134,8 +143,6 @@ def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -
         return OUT_OF_RANGE
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
         return "complex products of infinities can be written in several ways"
-    if reference.has_products and reference.rule.precision:
-        return "factors of lower precision may be padded with zeros, of which infinities make NaN"
     return ""
 
 
