@@ -9,27 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 """Usual sizes of tiles and blocks of threads."""
 ENDS = ("first", "last", "border")
+MOST_TURNS, ROWS_PER_TURN = 4, 8
+"""Elements of each kind for a set of dimensions, if there are so many rows for each of them: with several
+outliers in one row, its variance is theirs."""
 MOST_AXES = 4
 """Tensors of more dimensions use only the usual sets of them."""
 
 
-def border_places(shape: Sequence[int], most: int, dice: random.Random) -> list[tuple[int, int]]:
-    """At most `most` different elements: each one's place in the flattened tensor, and the number of
-    elements that are reduced together with it. For each set of dimensions in turn, the element is the
-    first, the last, or next to a tile's border along these dimensions, and anywhere along the others. None
-    for a single element."""
+def border_places(shape: Sequence[int], dice: random.Random) -> Iterator[tuple[int, int]]:
+    """Different elements: each one's place in the flattened tensor, and the number of elements that are
+    reduced together with it. For each set of dimensions in turn, the element is the first, the last, or next
+    to a tile's border along these dimensions, and anywhere along the others. None for a single element."""
     sets = reduced_sets([axis for axis, size in enumerate(shape) if size > 1])
-    found: dict[int, int] = {}
-    tries = ((end, each) for end in itertools.cycle(ENDS) for each in sets)
-    for end, reduced in itertools.islice(tries, 2 * most if sets else 0):
-        if len(found) >= most:
-            break
+    found: set[int] = set()
+    for turn, end, reduced in itertools.product(range(MOST_TURNS), ENDS, sets):
         count = math.prod(shape[axis] for axis in reduced)
+        if turn and turn * ROWS_PER_TURN >= math.prod(shape) // count:
+            continue
         within, place, step = _along(end, count, dice), 0, 1
         for axis in reversed(range(len(shape))):
             if axis in reduced:
@@ -37,8 +38,9 @@ def border_places(shape: Sequence[int], most: int, dice: random.Random) -> list[
             else:
                 index = dice.randrange(shape[axis])
             place, step = place + index * step, step * shape[axis]
-        found.setdefault(place, count)
-    return list(found.items())
+        if place not in found:
+            found.add(place)
+            yield place, count
 
 
 def reduced_sets(axes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -8,6 +8,7 @@ All draws come from torch's global generators, so that the same seed gives the s
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -37,10 +38,11 @@ OUTLYING = 2.5
 """Size of an outlier at a border, as a multiple of the rms and of the square root of the elements that are
 reduced together: large enough that a variance taken around it cancels, small enough to leave the others
 their share."""
-MOST_OUTLIERS, MOST_NONFINITE = 90, 64
-"""Elements of a tensor that are changed at most: outliers at borders, and infinities or NaN. Smaller
-tensors have fewer, so that the variance of the others still counts, and most rows and columns stay
-finite."""
+OUTLIERS_SHARE = 1 / 8
+"""The largest share of the elements that are outliers at borders."""
+MOST_NONFINITE = 64
+"""Elements of a tensor that are made infinite or NaN, at most. Smaller tensors have fewer, so that most rows
+and columns stay finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +201,8 @@ def _outliers(most: float) -> Change:
     def change(x: torch.Tensor) -> torch.Tensor:
         import torch
 
-        most_places = max(3, min(MOST_OUTLIERS, math.isqrt(x.numel()) // 4))
-        places = dict(border_places(x.shape, most_places, _dice()))
+        count = max(1, int(OUTLIERS_SHARE * x.numel()))
+        places = dict(itertools.islice(border_places(x.shape, _dice()), count))
         sizes = torch.tensor([min(OUTLYING * math.sqrt(count), most) for count in places.values()])
         sizes = sizes * (1 - torch.rand(len(sizes)) / 4) * (1 - 2 * torch.randint(2, (len(sizes),)))
         flat = x.flatten().clone()
@@ -276,7 +278,7 @@ def _sprinkled(x: torch.Tensor, *values: float) -> torch.Tensor:
     """Puts these values in turn at the borders of rows and tiles and at as many random places."""
     count = max(2 * len(values), min(MOST_NONFINITE, math.isqrt(x.numel()) // 4))
     dice = _dice()
-    places = [place for place, _ in border_places(x.shape, count // 2, dice)]
+    places = [place for place, _ in itertools.islice(border_places(x.shape, dice), count // 2)]
     places += [dice.randrange(x.numel()) for _ in range(count - len(places))]
     flat = x.flatten().clone()
     for number, value in enumerate(values):
