@@ -7,13 +7,14 @@ type, whereas an index may not."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.containers import map_tensors, tensors_in
+from evaluators.reference.containers import tensors_in
 from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.inputs.input_distributions import (
     ALL_IGNORED,
@@ -21,11 +22,12 @@ from evaluators.reference.inputs.input_distributions import (
     IGNORED,
     Distribution,
 )
-from evaluators.reference.inputs.strided_layouts import clone
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+logger = logging.getLogger(__name__)
 
 COPIES = frozenset({"clone", "_to_copy", "copy", "repeat", "flip", "roll", "cat", "stack"})
 """Operators whose results have the same integers; views have them anyway."""
@@ -70,12 +72,12 @@ class IntegerUses:
 
 
 def integer_uses(module: nn.Module, inputs: list[Any]) -> IntegerUses:
-    """What the operators of `module(*inputs)` do with integer inputs. The inputs stay unchanged."""
+    """What the operators of `module(*inputs)` do with integer inputs, which the module may change. Never
+    raises: if the module fails where its operators are watched, nothing is known, with a warning."""
     import torch
 
-    given = list(map_tensors(clone, inputs))
     watch = _Watch()
-    for number, tensor in enumerate(tensors_in(given)):
+    for number, tensor in enumerate(tensors_in(inputs)):
         if _is_integer(tensor):
             watch.note(tensor, {number}, copied={number})
     found = frozenset().union(*watch.origins.values())
@@ -88,8 +90,12 @@ def integer_uses(module: nn.Module, inputs: list[Any]) -> IntegerUses:
             watch.see(func, args, kwargs or {}, result)
             return result
 
-    with torch.no_grad(), Mode():
-        module(*given)
+    try:
+        with torch.no_grad(), Mode():
+            module(*inputs)
+    except Exception as error:  # the reference's code may raise anything; judging works without this
+        logger.warning("the uses of integer inputs are unknown: %s: %s", type(error).__name__, error)
+        return IntegerUses()
     special = {number: values for number, values in watch.special.items() if values}
     return IntegerUses(found - watch.elsewhere, special, frozenset(watch.offsets))
 

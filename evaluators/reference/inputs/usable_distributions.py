@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.opening import OpeningStep
 from evaluators.reference.accuracy.differences import as_pairs, largest_of, rms_of
 from evaluators.reference.answer import ReferenceAnswer
-from evaluators.reference.containers import tensors_in
+from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.inputs.input_distributions import (
     DISTRIBUTIONS,
     EXTREME_INTEGERS,
@@ -27,6 +27,7 @@ from evaluators.reference.inputs.input_distributions import (
     far_scales,
 )
 from evaluators.reference.inputs.special_integers import IntegerUses, integer_uses
+from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import raise_if_gpu_lost
 
@@ -111,7 +112,8 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
     """Each distribution, with a milder one to try if the reference is not right there; then for either end of
     the range all scales, the furthest first."""
     tensors = tensors_in(reference.sample)
-    uses = IntegerUses() if reference.keeps_integers else integer_uses(reference.eager, reference.sample)
+    given = map_tensors(clone, reference.sample) if reference.changed_inputs else reference.sample
+    uses = IntegerUses() if reference.keeps_integers else integer_uses(reference.eager, given)
     for each in (*DISTRIBUTIONS, *uses.distributions()):
         if each.name == EXTREME_INTEGERS:
             if not uses.calculated:
