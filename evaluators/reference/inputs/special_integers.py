@@ -38,10 +38,11 @@ CALCULATIONS = """
     logical_or logical_not where masked_fill copy_ add_ sub_ mul_ fill_ zeros_like ones_like full_like
     empty_like new_zeros new_ones new_full view _unsafe_view _reshape_alias reshape expand permute
     transpose t unsqueeze squeeze slice select split split_with_sizes unbind alias detach lift_fresh
-    unfold constant_pad_nd
+    unfold constant_pad_nd div pow __and__ __or__ __xor__ __lshift__ __rshift__ bitwise_left_shift
+    bitwise_right_shift
 """
-"""Operators to which an integer is nothing but a number, in addition to COPIES. Division is missing, because
-one by zero or of the smallest number by -1 may end the process."""
+"""Operators to which an integer is nothing but a number, in addition to COPIES. Division with a result of
+integers is missing, because one by zero or of the smallest number by -1 may end the process."""
 CALCULATES = COPIES | {*CALCULATIONS.split()}
 BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
 COMPARISONS = ("eq", "ne")
@@ -132,7 +133,7 @@ class _Watch:
         origins = set().union(*(self.origins.get(_place(each), ()) for each in integers))
         if not origins:
             return
-        if name not in CALCULATES:
+        if name not in CALCULATES or overload.endswith("_mode"):
             self.elsewhere |= origins
         self._find_special(name, overload, given)
         copied = set().union(*(self.copied.get(_place(each), ()) for each in integers))

@@ -61,7 +61,10 @@ def test_special_values(function: Any, inputs: tuple[Any, ...], special: dict[in
         (lambda x: functional.embedding(x.int(), torch.ones(300, 2)), False),
         (lambda x: torch.zeros(300).index_add(0, x[0].int(), torch.ones(6)), False),
         (lambda x: torch.arange(int(x.max())), False),
+        (lambda x: (x >> 4) & 15, True),
+        (lambda x: x / 255, True),
         (lambda x: x // (x + 1), False),
+        (lambda x: torch.div(x, x + 1, rounding_mode="floor"), False),
     ],
 )
 def test_inputs_that_are_only_calculated_with(function: Any, calculated: bool) -> None:
