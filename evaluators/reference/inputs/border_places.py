@@ -15,7 +15,7 @@ TILES = (16, 32, 64, 128, 256, 512, 1024)
 """Usual sizes of tiles and blocks of threads."""
 ENDS = ("first", "last", "border")
 MOST_TURNS, ROWS_PER_TURN = 4, 8
-"""Elements of each kind for a set of dimensions, if there are so many rows for each of them: with several
+"""Elements of each kind for a set of dimensions, and the rows that each further one needs: with several
 outliers in one row, its variance is theirs."""
 MOST_AXES = 4
 """Tensors of more dimensions use only the usual sets of them."""

@@ -55,6 +55,8 @@ SOFTMAX_FAR = 14
 FlashAttention's and Triton's tutorial, compute exp2(score * scale - most) with one fused multiply-add, where
 `most` is the largest of the same products, but rounded. With scores of 2^80 the rounding error alone makes it
 infinite."""
+FOUR_BITS = 15
+"""The range of integers that may have been made to be packed."""
 RANGE_DRAWS = 16
 """Draws in which a distribution must stay within the range of the inputs."""
 OUT_OF_RANGE = "the reference fails on the device for values outside the range of its own inputs"
@@ -116,9 +118,10 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
     uses = IntegerUses() if reference.keeps_integers else integer_uses(reference.eager, given)
     for each in (*DISTRIBUTIONS, *uses.distributions()):
         if each.name == EXTREME_INTEGERS:
-            if not uses.calculated:
+            numbers = frozenset(number for number in uses.calculated if _are_numbers(tensors[number]))
+            if not numbers:
                 continue
-            each = replace(each, only=uses.calculated)
+            each = replace(each, only=numbers)
         if not (each.by_number or any(each.changes(tensor) for tensor in tensors)):
             continue
         if each.integer and reference.keeps_integers:
@@ -137,6 +140,12 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
         yield far_scales(LARGEST, SOFTMAX_FAR if reference.has_softmax else None)
         yield far_scales(SMALLEST)
+
+
+def _are_numbers(integers: torch.Tensor) -> bool:
+    """Whether the values reach further than those of a mask or of four bits, on which a kernel may rely."""
+    low, high = integers.aminmax()
+    return int(high) - int(low) > FOUR_BITS
 
 
 def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -> str:

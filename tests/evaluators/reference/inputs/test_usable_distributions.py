@@ -271,7 +271,7 @@ def test_a_long_sum_of_integers(monkeypatch: pytest.MonkeyPatch, dtype: torch.dt
     """PyTorch adds integers in 64 bits."""
     narrow = torch.int32 if dtype is torch.int32 else torch.int16
     session = opened(
-        monkeypatch, (EXTREME_INTEGERS,), lambda x: x.sum(1), lambda: [int_draw(0, 8, dtype, 64, 1000)]
+        monkeypatch, (EXTREME_INTEGERS,), lambda x: x.sum(1), lambda: [int_draw(0, 100, dtype, 64, 1000)]
     )
     assert {*session.distributions} == {EXTREME_INTEGERS}
     assert wrong(session, lambda x: x.sum(1, dtype=narrow).long()) == {EXTREME_INTEGERS}
@@ -287,6 +287,17 @@ def test_indices_are_never_the_extremes_of_their_type(monkeypatch: pytest.Monkey
 
     session = opened(monkeypatch, ("extreme indices", EXTREME_INTEGERS), reference, draw)
     assert {*session.distributions} == {"extreme indices"}
+
+
+def test_integers_of_a_mask_or_of_four_bits_stay_in_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    for low, high in ((0, 2), (-8, 8)):
+        session = opened(
+            monkeypatch,
+            ("extreme indices", EXTREME_INTEGERS),
+            lambda x: x.sum(1),
+            lambda low=low, high=high: [int_draw(low, high, torch.int8, 64, 100)],
+        )
+        assert {*session.distributions} == {"extreme indices"}
 
 
 def test_targets_that_a_loss_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
