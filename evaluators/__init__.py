@@ -4,7 +4,8 @@ Where to look, from the commands down to the machine; each file says more at its
 
     commands      evaluate/, audit/, baseline/, score/ (operator_score), trace/: each has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
-                  completion, config_errors, suite_config, device_config, verdict_report (a verdict in words)
+                  completion, config_errors, words (quoted for Hydra), suite_config, device_config,
+                  verdict_report (a verdict in words)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, known_problems, device_health,
                   retries; host: local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,

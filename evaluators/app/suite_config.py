@@ -19,10 +19,10 @@ from evaluators.app.config import (
     RayConfig,
     group,
     hydra_settings,
-    quoted,
     section,
 )
 from evaluators.app.device_config import host_of
+from evaluators.app.words import quoted
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.nearest import near
 from evaluators.base.option import option

@@ -39,11 +39,11 @@ from evaluators.app.config import (
     RayConfig,
     group,
     hydra_settings,
-    quoted,
     section,
 )
 from evaluators.app.device_config import host_of, settle_device
 from evaluators.app.suite_config import RulesConfig, evaluate_once, open_problem
+from evaluators.app.words import without_key
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
@@ -113,7 +113,7 @@ class Judged:
 
 def expand(overrides: Sequence[str]) -> CommandCall:
     """An argument without a key is the folder."""
-    return CommandCall(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
+    return CommandCall(overrides=without_key(overrides, "run"))
 
 
 @command("evaluators.score", ScoreConfig, __doc__, expand=expand)
