@@ -18,7 +18,7 @@ Where to look, from the commands down to the machine; each file says more at its
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
                   facto, informative_calls, out_forms and random_operators; operator_folder; traces (files)
                   from traced_call, trace_grammar, trace_inputs, trace_recording
-    build/        builder, build_cache
+    build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; fork_server, node_fork_server, prefork; thin_headers, triton_precompile
     reference/    loading, reference_model, running_reference, answer, random_outputs, validation,
@@ -27,11 +27,11 @@ Where to look, from the commands down to the machine; each file says more at its
                   shifts, jumps; inputs/: input_distributions, usable_distributions, strided_layouts,
                   weight_changes, dependent_calls; cost/: operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
-    system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace, elf,
-                  user_cache
+    system/       channel, deadline, process_tree, process_inspection, machine_memory, cuda_driver, nvml,
+                  cupti_trace, elf, user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
                   five_stages, overhead, reference_audit, opening
-    base/         cause, nearest, atomic_write, jsonl_store, json_record, option, usage_error
+    base/         cause, nearest, atomic_write, jsonl_store, json_record, option, source_file, usage_error
     problems/     the shipped references
 """
 

@@ -3,7 +3,10 @@ problem's runners."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +17,12 @@ from evaluators.records.opening import Opening
 from evaluators.records.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
 from evaluators.runner.prefork import CONFINED_S, Prefork
-from evaluators.system import process_tree
+from evaluators.system import machine_memory, process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.cuda_driver import Gpu
 
+GONE_S = 1.0
+"""Time for a process to end whose channel is closed."""
 SMALL_SHARE = 0.03
 """Share of the device's memory up to which a problem may stay open while others are in use."""
 PROCESSES_BYTES = 2**30
@@ -84,6 +89,13 @@ class DeviceProcesses:
         """Ends both, and every runner."""
         self.fork_server.close()
         self._end_judge()
+
+    def says_killed(self) -> str:
+        """A line about the judge process, if the system has killed it; "" otherwise."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._judge.wait(GONE_S) == -signal.SIGKILL:
+                return f"the system has killed the judge process; {machine_memory.words()} now"
+        return ""
 
     def _end_judge(self) -> None:
         self.judge.close()
@@ -255,8 +267,7 @@ class ProblemProcesses:
 
     @property
     def _memory_bytes(self) -> int:
-        machines_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return int(self.facts.get("total_memory", machines_bytes))
+        return int(self.facts.get("total_memory") or machine_memory.total_bytes())
 
     def close(self) -> None:
         """Ends its baselines and notifies the judge process. The waiting runner ends too if memory is scarce.
