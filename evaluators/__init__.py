@@ -21,8 +21,8 @@ Where to look, from the commands down to the machine; each file says more at its
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; fork_server, node_fork_server, prefork; thin_headers, triton_precompile
-    reference/    loading, reference_model, running_reference, answer, random_outputs, validation,
-                  containers, dispatch_mode, judging_power (what a reference is worth as a judge);
+    reference/    loading (neighbours), reference_model, running_reference, answer, random_outputs,
+                  validation, containers, dispatch_mode, judging_power (what a reference is worth as a judge);
                   accuracy/: comparison (differences, sampled_elements), float64 (row_slices), rounding,
                   shifts, jumps; inputs/: input_distributions, usable_distributions, strided_layouts,
                   weight_changes, dependent_calls; cost/: operation_count, machine_peaks, roofline

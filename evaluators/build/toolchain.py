@@ -51,6 +51,14 @@ def missing_module(log: str) -> str:
     return ""
 
 
+def missing_file(log: str) -> str:
+    """The file that a reference opens and its processes do not see, and what to do; "" if there is none."""
+    found = re.search(r"^FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'", log, re.MULTILINE)
+    if found is None:
+        return ""
+    return f"no file {found[1]} can be opened; a reference reads no files: make its data in its source"
+
+
 def cuda_compiler() -> str:
     """The path of nvcc, as PyTorch looks for it; "" if there is none."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")

@@ -27,6 +27,9 @@ SMALL_SHARE = 0.03
 """Share of the device's memory up to which a problem may stay open while others are in use."""
 PROCESSES_BYTES = 2**30
 """Approximate memory of a problem's runners, each of which has a context on the GPU."""
+NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
+"""For the judge process and eager's runner, where a reference that uses `torch.compile` runs without it: it
+would be compiled anew for every dtype and distribution, which takes minutes, and be no eager baseline."""
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels. A runner that uses all its cores then starves neither the
 builds nor the measurement on another GPU."""
@@ -65,7 +68,7 @@ class DeviceProcesses:
         """The isolation level of every runner here, once it is known."""
         self._preforks: dict[str, Prefork] = {}
         # If the judge process's threads kept spinning after their work, they would disturb the next block.
-        quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
+        quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"} | NOT_COMPILED
         self.errors = Output()
         """The judge process's standard error; its warnings come over the channel."""
         self._judge, self.judge = start_module("evaluators.judge.judge_process", quiet, errors=self.errors)
@@ -131,7 +134,7 @@ class RunnerSpecs:
             scratch,
             role=role,
             cpu_s=10**7,
-            environment={},
+            environment=NOT_COMPILED if role == "eager" else {},
             compile_mode=self.compile_mode,
             cores=self._cores() if role == "eager" else [],  # `compiled` compiles, on all cores
         )

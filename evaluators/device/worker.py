@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.base.cause import cause_of
-from evaluators.build.toolchain import missing_module, missing_tool
+from evaluators.build.toolchain import missing_file, missing_module, missing_tool
 from evaluators.device.candidate_runner import CandidateRunner
 from evaluators.device.candidate_turns import compared
 from evaluators.device.child_processes import (
@@ -253,7 +253,7 @@ class Worker:
         """Why the problem could not be opened, first of all what this machine lacks."""
         error = str(answer["error"])
         how: Any = {"device": problem.device, "root": self._root}
-        lacking = missing_module(error) or missing_tool(problem.source, error, **how)
+        lacking = missing_module(error) or missing_tool(problem.source, error, **how) or missing_file(error)
         return f"{NOT_HERE}: {lacking}\n{error}" if lacking else error
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
@@ -268,7 +268,8 @@ class Worker:
         try:
             return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:
-            raise UnansweredProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
+            limit = "evaluator.open_timeout_s sets this limit"
+            raise UnansweredProblem(f"the reference cannot be run: {unresponsive}; {limit}") from unresponsive
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation

@@ -69,6 +69,8 @@ MACHINES_FAULT = re.compile(
 """In the cause of an error that may not occur on another device or at another time."""
 CALLERS_FAULT = re.compile(r"CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)")
 """In the cause of an error that occurs for this reference on every device."""
+COMPILES = re.compile(r"^[^#\n]*\btorch\.compile\b", re.MULTILINE)
+"""In a reference that compiles itself."""
 ASSERTED = "device-side assert triggered"
 """In the cause of an error of a kernel that refused its inputs, as PyTorch's losses and lookups do."""
 DEVICE_FACTS = (
@@ -168,6 +170,8 @@ class JudgeProcess:
         steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
         problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
         device_memory.require_room(problem)
+        if COMPILES.search(problem.source):
+            logger.warning("torch.compile is turned off in the reference: its baseline is eager PyTorch")
         timed = problem.timed
         baseline = (Channel.from_fd(self._worker.take_fds(1)[0]), order["pids"][0]) if timed else None
         session = ReferenceSession(problem, options, baseline, steps)
@@ -244,7 +248,7 @@ def _failure(order: Message, error: BaseException) -> Message:
         return {"op": "asserted"}
     cause = cause_of(text)
     said = MACHINES_FAULT.search(cause) and not CALLERS_FAULT.search(cause)
-    machines = isinstance(error, (OSError, MemoryError)) or said
+    machines = (isinstance(error, (OSError, MemoryError)) or said) and type(error) is not FileNotFoundError
     if not opens or (machines and not asserted):
         return {"op": "failed", "error": text, "of_memory": of_memory}
     return {

@@ -24,6 +24,7 @@ from evaluators.base.source_file import as_utf8, read_source
 from evaluators.records.problem import DTYPES, Case, Problem, Size, content_id
 from evaluators.reference.containers import map_tensors
 from evaluators.reference.inputs.strided_layouts import clone, laid_out
+from evaluators.reference.neighbours import with_neighbours
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,11 @@ def load_problem(name: str, *, path: str | None = None, **rules: Any) -> Problem
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
     source = read_reference(file)
+    if path:
+        try:
+            source = with_neighbours(source, file.parent)
+        except (OSError, ValueError) as error:
+            raise BadReference(f"a module that {file} imports cannot be read: {error}") from error
     return make_problem(source, where=str(file), name=f"file/{file.stem}" if path else name, **rules)
 
 

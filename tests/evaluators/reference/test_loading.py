@@ -490,3 +490,53 @@ def test_a_reference_that_exits_does_not_end_the_command(line: str, tmp_path: Pa
     assert problem.dtype == "float32"
     with pytest.raises(BadReference, match="get_cases"):
         load_problem("file", path=written(tmp_path, f"{SOURCE}\ndef get_cases():\n    {line}\n"))
+
+
+def test_modules_of_its_folder_become_part_of_a_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "helper_one.py": "# coding: latin-1\n# Länge\nimport helper_two\nSIZE = helper_two.SIZE\n",
+        "helper_two.py": "SIZE = 8\ndef late():\n    import helper_one\n    return helper_one.SIZE\n",
+        "parts/__init__.py": "from .inner import double\nfrom . import other\n",
+        "parts/inner.py": "from .other import FACTOR\ndef double(x):\n    return FACTOR * x\n",
+        "parts/other.py": "FACTOR = 2\n",
+        "torch.py": "raise AssertionError('not the one that is installed')\n",
+        "unused.py": "raise AssertionError('nobody imports it')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    head = '"""A reference."""\nfrom __future__ import annotations\nimport helper_one, sys\n'
+    head += "from parts import double\n"
+    body = SOURCE.replace("self.linear(x)", "double(self.linear(x))").replace("N * 2", "helper_one.SIZE")
+    path = written(tmp_path, head + body)
+    monkeypatch.chdir(tmp_path)
+    problem = load_problem("file", path=path)
+    assert "# Länge" in problem.source and "nobody imports it" not in problem.source
+    before = [*sys.meta_path]
+    monkeypatch.chdir("/")
+    for each in tmp_path.rglob("*.py"):
+        each.unlink()
+    try:
+        module = load_module(problem.source, {"N": 3})
+        model: Any = make_model(
+            module, "Model", init_inputs(module, 1), seed=1, device="cpu", dtype="float32"
+        )
+        x = torch.ones(1, 8)
+        assert torch.equal(model(x), 2 * model.linear(x))
+        assert module.helper_one.helper_two.late() == 8
+        other = load_module(problem.source.replace("SIZE = 8", "SIZE = 9"), {})
+        assert other.helper_one.SIZE == 9 and module.helper_one.SIZE == 8
+    finally:
+        sys.meta_path[:] = before
+        for name in ("helper_one", "helper_two", "parts", "parts.inner", "parts.other"):
+            sys.modules.pop(name, None)
+
+
+def test_a_reference_without_neighbours_is_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "nn.py").write_text("x = 1")
+    assert load_problem("file", path=written(tmp_path, SOURCE)).source == SOURCE
+    (tmp_path / "helper_one.py").write_bytes("# Länge".encode("latin-1"))
+    with pytest.raises(BadReference, match=r"a module that .*mine\.py imports cannot be read"):
+        load_problem("file", path=written(tmp_path, f"import helper_one\n{SOURCE}"))
