@@ -116,6 +116,6 @@ def _first_line(source: str) -> int:
     for node in ast.parse(source).body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not docstring and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
-            first: list[ast.expr] = getattr(node, "decorator_list", [])
-            return min(each.lineno for each in [node, *first]) - 1
+            parts: list[ast.stmt | ast.expr] = [node, *getattr(node, "decorator_list", [])]
+            return min(each.lineno for each in parts) - 1
     return 0
