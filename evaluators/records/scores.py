@@ -40,8 +40,8 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measure and its 95 % interval; nan if there is nothing to measure. The interval has an infinite end
-    if there are too few values to estimate one."""
+    """A measure and its 95 % interval; nan if there is nothing to measure. The interval's ends are nan if there
+    are too few values to estimate one."""
 
     value: float
     low: float
@@ -166,7 +166,7 @@ def _bootstrapped(
     data = numpy.asarray(values, dtype=float), numpy.asarray(weights, dtype=float)
     value = float(statistic(*data))  # type: ignore[arg-type]
     if len(values) < FEWEST:
-        return Estimate(value=value, low=-math.inf, high=math.inf)
+        return Estimate(value=value, low=math.nan, high=math.nan)
     if len({*values}) == 1:
         return Estimate(value=value, low=value, high=value)
     found = stats.bootstrap(
