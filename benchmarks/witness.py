@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.mutations import Mutant, mutants, problem_of, source_of
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem, Size
-from evaluators.reference.loading import load_module, make_inputs, make_model
+from evaluators.reference.loading import constructor_arguments, load_module, make_inputs, make_model
 from evaluators.runner import thin_headers
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def wrong_on(mutant: Mutant, device: str) -> Iterator[str]:
 
     problem = small_problem(mutant, device)
     module = load_module(problem.source, problem.overrides)
-    arguments = list(module.get_init_inputs())
+    arguments = constructor_arguments(module)
     with tempfile.TemporaryDirectory() as folder:
         made = _imported(mutant.kernel.source, Path(folder))
         exact, eager, kernel = (

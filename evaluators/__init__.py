@@ -4,7 +4,8 @@ Where to look, from the commands down to the machine; each file says more at its
 
     commands      evaluate/, audit/, baseline/, score/ (operator_score), trace/: each has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
-                  completion, config_errors, suite_config, device_config, verdict_report (a verdict in words)
+                  completion, config_errors, words (quoted for Hydra), suite_config, device_config,
+                  verdict_report (a verdict in words)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, known_problems, device_health,
                   retries; host: local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,
@@ -17,22 +18,22 @@ Where to look, from the commands down to the machine; each file says more at its
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
                   facto, informative_calls, out_forms and random_operators; operator_folder; traces (files)
                   from traced_call, trace_grammar, trace_inputs, trace_recording
-    build/        builder, build_cache
+    build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; fork_server, node_fork_server, prefork; thin_headers, triton_precompile
-    reference/    loading, reference_model, running_reference, answer, random_outputs, validation,
-                  containers, dispatch_mode, judging_power (what a reference is worth as a judge);
+    reference/    loading (neighbours), reference_model, running_reference, answer, random_outputs,
+                  validation, containers, dispatch_mode, judging_power (what a reference is worth as a judge);
                   accuracy/: comparison (differences, sampled_elements), float64 (row_slices), rounding,
                   shifts, jumps; inputs/: input_distributions (border_places), usable_distributions
                   (special_integers), strided_layouts, weight_changes, dependent_calls; cost/:
                   operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
-    system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace, elf,
-                  author_facts, user_cache
+    system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,
+                  cuda_driver, nvml, cupti_trace, elf, user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
                   five_stages, overhead, reference_audit, opening
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
-                  usage_error
+                  source_file, usage_error
     problems/     the shipped references
 """
 

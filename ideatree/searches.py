@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import compose_config, compose_stored
-from evaluators.app.config import quoted
+from evaluators.app.words import quoted
 from ideatree.runs import Run, open_run
 from search.app.resuming import stored_config
 from search.app.run_folders import run_folder

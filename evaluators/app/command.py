@@ -33,6 +33,7 @@ from evaluators.app.completion import completions
 from evaluators.app.config import config_folder, expand_choices, hydra_with, register, search_path
 from evaluators.app.config_errors import explain
 from evaluators.app.help import FLAGS, help_text
+from evaluators.app.words import text_of
 from evaluators.base.cause import first_line
 from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
@@ -40,6 +41,7 @@ from evaluators.base.usage_error import UsageError
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
+MULTIRUN = "hydra.mode=MULTIRUN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class Command:
     def _call(self, arguments: list[str]) -> int:
         flags = _parsed(arguments)
         if flags.help:
-            chosen = expand_choices(flags.overrides)
+            chosen = expand_choices(flags.overrides, self.config)
             print(help_text(self.name, self.config, self.text, chosen, flags.config_dir))  # noqa: T201
             return 0
         if flags.shell_completion and "query=bash" in flags.overrides:
@@ -105,7 +107,9 @@ class Command:
             primary, further = os.path.abspath(flags.config_dir), str(config_folder())
         if not flags.shell_completion:
             call = self._expand(flags.overrides)
-            call = replace(call, overrides=[*search_path(further), *expand_choices(call.overrides)])
+            sweep = flags.multirun or MULTIRUN in flags.overrides
+            words = expand_choices(call.overrides, self.config, sweep=sweep)
+            call = replace(call, overrides=[*search_path(further), *words])
         self._statuses.clear()
         self._existing = {each for each in _output_folders(call.overrides) if each.exists()}
         with _composable(self.config, call, primary, flags.config_dir) as (hydra, name):
@@ -120,8 +124,8 @@ class Command:
             hydra.show_cfg(name, overrides, flags.cfg, flags.package, flags.resolve)
         elif flags.info:
             hydra.show_info(flags.info, name, overrides)
-        elif flags.multirun or "hydra.mode=MULTIRUN" in overrides:
-            hydra.multirun(name, self._job, [*overrides, "hydra.mode=MULTIRUN"])
+        elif flags.multirun or MULTIRUN in overrides:
+            hydra.multirun(name, self._job, [*overrides, MULTIRUN])
         else:
             hydra.run(name, self._job, overrides)
 
@@ -193,14 +197,14 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _output_folders(overrides: Sequence[str]) -> list[Path]:
     """The folders into which a call may write output folders, and their parents."""
     chosen = [each.partition("=")[2] for each in overrides if each.startswith(("out=", "hydra.run.dir="))]
-    places = [Path(each.strip("'")).resolve() for each in ("outputs", *chosen)]
+    places = [Path(text_of(each)).resolve() for each in ("outputs", *chosen)]
     return [each for place in places for each in (place, *place.parents)]
 
 
 def _discard_if_unused(folder: Path, existing: set[Path]) -> None:
     """Removes an output folder that has only Hydra's own files, and empty folders above it that did not exist
     before."""
-    if HydraConfig.get().output_subdir is None or [each.name for each in folder.iterdir()] != [".hydra"]:
+    if [each.name for each in folder.iterdir()] != [".hydra"] or HydraConfig.get().output_subdir is None:
         return
     shutil.rmtree(folder / ".hydra")
     with contextlib.suppress(OSError):  # not empty
@@ -226,8 +230,18 @@ def _composable(
             OmegaConf.save(call.stored, Path(folder) / "config.yaml")
             yield hydra, "config"
     except (HydraException, OmegaConfBaseException) as error:
+        if (refusal := _of_a_resolver(error)) is not None:
+            raise refusal from error
         known = config if call.stored is None else call.stored
         raise UsageError(explain(error, known, call.overrides, more)) from error
+
+
+def _of_a_resolver(error: BaseException) -> UsageError | None:
+    """The error of one of our resolvers, which OmegaConf has wrapped; None for another error."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, UsageError):
+        inner = inner.__context__
+    return inner
 
 
 def _compose(config: type[Any], call: CommandCall) -> DictConfig:
@@ -239,7 +253,7 @@ def _compose(config: type[Any], call: CommandCall) -> DictConfig:
 def compose_config(config: type[Any], overrides: Sequence[str], *, resolve: bool = True) -> DictConfig:
     """A command's config with `key=value` overrides, as the command itself gets it. Without `resolve`
     interpolations stay. Raises UsageError."""
-    composed = _compose(config, CommandCall(overrides=expand_choices(overrides)))
+    composed = _compose(config, CommandCall(overrides=expand_choices(overrides, config)))
     if resolve:
         require_all(composed)
     return composed

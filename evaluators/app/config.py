@@ -22,10 +22,17 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING
 
 from evaluators import PACKAGE
+from evaluators.app.words import Kind, for_hydra, items_of, quoted, text_of
 from evaluators.base.option import option
 from evaluators.device.settings import Settings
 
 VERSION_BASE = "1.3"
+KINDS: dict[Any, Kind] = {
+    str: Kind.TEXT,
+    str | None: Kind.TEXT,
+    list[str]: Kind.TEXTS,
+    list[str] | None: Kind.TEXTS,
+}
 OPEN_ENDED = (
     *("problem.sizes.", "problem.cpu_sizes.", "choice.weights.", "arms."),
     *("model.config.", "model.sizes.", "model.inputs."),
@@ -92,21 +99,6 @@ def search_path(*folders: str | None) -> list[str]:
     return [f"hydra.searchpath=[{','.join(places)}]"] if places else []
 
 
-def quoted(value: Any) -> str:
-    """A text as the value of an override, quoted if Hydra would read it as anything else."""
-    text = str(value)
-    if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in (
-        "true",
-        "false",
-        "null",
-        "nan",
-        "inf",
-    ):
-        return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def store(node: Any, name: str, group: str | None = None) -> None:
     """Stores a config with Hydra."""
     ConfigStore.instance().store(name=name, node=node, group=group)
@@ -134,29 +126,49 @@ def config_folder() -> Path:
     return next_to if (next_to / "problem").is_dir() else PACKAGE.parent / "search" / "configs"
 
 
-def expand_choices(overrides: Sequence[str]) -> list[str]:
-    """The overrides in Hydra's form. A problem from a collection (`problem=kernelbench/level1/23`) becomes
-    the collection's config and a name, a problem's file (`problem=my_model.py`) the config `file` and a path.
-    Keys with names that the user chooses are added to the config."""
+def expand_choices(
+    overrides: Sequence[str], config: type[Any] | None = None, *, sweep: bool = False
+) -> list[str]:
+    """The overrides in Hydra's form, quoted where necessary. A problem from a collection
+    (`problem=kernelbench/level1/23`) becomes the collection's config and a name, a problem's file
+    (`problem=my_model.py`) the config `file` and a path. Keys with names that the user chooses are added to
+    the config. `config`: the command's; `sweep`: whether commas separate the values of several jobs."""
     found: list[str] = []
     for each in overrides:
-        collection, names = _in_a_collection(each)
-        if each.startswith("problem=") and each.endswith(".py"):
-            found += ["problem=file", f"problem.path={quoted(each.removeprefix('problem='))}"]
+        key, _, value = each.partition("=")
+        names = [text_of(name) for name in (items_of(value) if sweep else [value])]
+        collection = _collection_of(names) if key == "problem" else ""
+        if key == "problem" and all(name.endswith(".py") for name in names):
+            found += ["problem=file", f"problem.path={','.join(map(quoted, names))}"]
+        elif collection:
+            found += [f"problem={collection}", f"problem.name={','.join(map(quoted, names))}"]
         else:
-            found += [f"problem={collection}", f"problem.name={names}"] if collection else [each]
-    return [f"++{each}" if f"{each.partition('=')[0]}.".startswith(OPEN_ENDED) else each for each in found]
+            found.append(each)
+    words = for_hydra(found, kinds_of(config) if config else {}, sweep=sweep)
+    return [f"++{each}" if f"{each.partition('=')[0]}.".startswith(OPEN_ENDED) else each for each in words]
 
 
-def _in_a_collection(override: str) -> tuple[str, str]:
-    """The collection's config and the problems' names, if `problem=…` names problems of one; or "" twice."""
-    key, _, value = override.partition("=")
-    names = value.split(",")
-    (collection, *others) = {name.partition("/")[0] for name in names}
-    if key != "problem" or others or not all("/" in name for name in names):
-        return "", ""
-    is_one = (config_folder() / "problem" / f"{collection}.yaml").is_file()
-    return (collection, value) if is_one else ("", "")
+def kinds_of(config: type[Any], prefix: str = "") -> dict[str, Kind]:
+    """What the keys of a command take. Keys of the groups' choices, and those that take anything, are
+    missing."""
+    hints, found = typing.get_type_hints(config), dict[str, Kind]()
+    for each in dataclasses.fields(config):
+        name, default = f"{prefix}{each.name}", default_of(each)
+        if "group" in each.metadata:
+            found[name] = Kind.CHOICE
+        elif dataclasses.is_dataclass(default):
+            found |= kinds_of(type(default), f"{name}.")
+        elif hints[each.name] is not Any:
+            found[name] = KINDS.get(hints[each.name], Kind.OTHER)
+    return found
+
+
+def _collection_of(names: Sequence[str]) -> str:
+    """The collection that all these names of problems are from; "" if there is none."""
+    (collection, *others) = {name.partition("/")[0] for name in names} or {""}
+    if others or not all("/" in name for name in names):
+        return ""
+    return collection if (config_folder() / "problem" / f"{collection}.yaml").is_file() else ""
 
 
 @contextlib.contextmanager

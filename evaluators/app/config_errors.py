@@ -10,6 +10,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.app.config import OPEN_ENDED, group_defaults, hydra_with, options_of, register, search_path
+from evaluators.app.words import items_of, text_of
 from evaluators.base.cause import first_line
 from evaluators.base.nearest import near
 
@@ -32,8 +33,8 @@ def explain(
     for override, key, value in given:
         if value is None:
             return f"{override!r} is not of the form key=value"
-        for each in value.strip("[]").split(",") if key in groups else ():
-            if (choice := each.strip()) not in groups[key]:
+        for each in items_of(value.strip("[]")) if key in groups else ():
+            if (choice := text_of(each)) not in groups[key]:
                 known = ", ".join(groups[key])
                 return f"unknown {key} {choice}{near(choice, groups[key])}; choose from {known}"
     choices = [override for override, key, _ in given if key in groups]
@@ -46,7 +47,7 @@ def explain(
             return f"{group} is not set; give {group}=…, one of {', '.join(groups[group])}"
     if missing := re.search(r"Missing mandatory value: ([\w.]+)", str(error)):
         return f"{missing[1]} is not set; give it as {missing[1]}=…"
-    return _wrong_type(error) or first_line(error)
+    return _several_values(error) or _wrong_type(error) or first_line(error)
 
 
 def keys_of(config: DictConfig) -> list[str]:
@@ -84,6 +85,14 @@ def known_keys(config: type[Any] | DictConfig, choices: Sequence[str], more: str
     others = [f"{group}={options_of(group, more)[0]}" for group in _required(config) if group not in made]
     with hydra_with():
         return keys_of(compose(register(config), [*search_path(more), *choices, *others]))
+
+
+def _several_values(error: BaseException) -> str:
+    """The message for a value with commas; "" for another error."""
+    if (several := re.match(r"Ambiguous value for argument '[+]*(.+?)=(.*)'", str(error))) is None:
+        return ""
+    key, values = several.groups()
+    return f"{key} has several values; a list is {key}=[{values}], and --multirun runs once for each value"
 
 
 def _wrong_type(error: BaseException) -> str:

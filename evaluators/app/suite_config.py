@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -19,10 +20,10 @@ from evaluators.app.config import (
     RayConfig,
     group,
     hydra_settings,
-    quoted,
     section,
 )
 from evaluators.app.device_config import host_of
+from evaluators.app.words import quoted
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.nearest import near
 from evaluators.base.option import option
@@ -161,6 +162,35 @@ def _written(value: Any) -> str:
     return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
 
 
+class SuiteProblems:
+    """Opens the problems of a suite. A bad reference stops none of the others."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """`config`: the command's, with its keys `device` and `problem`."""
+        self._config = config
+        self._opened: dict[str, Problem] = {}
+        self.errors: dict[str, UsageError] = {}
+        """Why problems could not be opened."""
+
+    def open(self, name: str) -> Problem | None:
+        """The problem of this name, or None if it cannot be opened."""
+        if name not in self._opened and name not in self.errors:
+            try:
+                self._opened[name] = open_problem(
+                    name, device=self._config.device, rules=self._config.problem
+                )
+            except UsageError as error:
+                self.errors[name] = error
+        return self._opened.get(name)
+
+    def lines(self) -> list[str]:
+        """Which problems could not be opened, and why. Raises UsageError with the most frequent reason if
+        none could be opened: then the call is wrong rather than a reference."""
+        if self.errors and not self._opened:
+            raise UsageError(Counter(map(str, self.errors.values())).most_common(1)[0][0])
+        return [f"{name}: cannot be opened: {error}" for name, error in self.errors.items()]
+
+
 async def for_each_problem(
     suite: Suite, config: DictConfig, settings: Settings, do: Callable[[Pool, str], Awaitable[None]]
 ) -> None:
@@ -175,21 +205,31 @@ async def for_each_problem(
             await do(pool, name)
 
     with Pool(host) as pool:
-        await asyncio.gather(*(in_turn(pool, each.problem) for each in entries))
+        await all_of(in_turn(pool, each.problem) for each in entries)
+
+
+async def all_of(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Waits for all jobs. The first error cancels the others, and is raised when they have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 async def evaluate_once(
     pool: Pool, problem: Problem, kernel: Kernel, store: JsonlStore, key: str, *, thorough: bool = False
 ) -> Evaluation:
-    """The evaluation stored under the key, or a new one, which is stored. A failure of the evaluator itself
-    is an infrastructure error and is not stored."""
+    """The evaluation stored under the key, or a new one, which is stored if it is lasting. A failure of the
+    evaluator itself is an infrastructure error."""
     if (known := store.get(key)) is not None:
         return Evaluation.from_json(known)
     try:
         evaluation = await pool.evaluate(problem, kernel, thorough=thorough)
     except WorkerBroken as error:
         evaluation = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=str(error))
-    if evaluation.status is not Status.INFRASTRUCTURE_ERROR:
+    if evaluation.is_lasting:
         store.put(key, evaluation.to_json())
     return evaluation
 

@@ -29,7 +29,7 @@ from rich.console import Console
 
 from evaluators.app.command import build, command, log_to, say
 from evaluators.app.device_config import settle_device
-from evaluators.app.suite_config import SuiteConfig, for_each_problem, open_problem
+from evaluators.app.suite_config import SuiteConfig, SuiteProblems, for_each_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import cause_of
 from evaluators.base.jsonl_store import JsonlStore
@@ -66,12 +66,14 @@ async def audit_all(config: DictConfig, output: Console) -> int:
     suite: Suite = build(config.suite)
     name = suite.name.replace("/", "_")
     store = JsonlStore(Path(config.out) / f"{name}.jsonl")
+    problems = SuiteProblems(config)
     found: dict[str, ReferenceAudit] = {}
     failed = 0
 
     async def audit_one(pool: Pool, place: str) -> None:
         nonlocal failed
-        problem = open_problem(place, device=config.device, rules=config.problem)
+        if (problem := problems.open(place)) is None:
+            return
         known = store.get(problem.id)
         try:
             audit = await pool.audit(problem) if known is None else ReferenceAudit.from_json(known)
@@ -85,13 +87,14 @@ async def audit_all(config: DictConfig, output: Console) -> int:
         say(output, one_line(audit))
 
     await for_each_problem(suite, config, build(config.evaluator), audit_one)
+    unopened = problems.lines()
     audits = [found[each.problem] for each in suite.entries() if each.problem in found]
     excluded = {each.problem: why_not(each) for each in audits if not each.judges}
     write_atomically(Path(config.out) / f"{name}.csv", as_csv(audits))
     path = Path(config.out) / f"{name}_excluded.json"
     write_atomically(path, json.dumps(excluded, indent=1, sort_keys=True) + "\n")
-    say(output, "", *summary(audits), f"excluded, with reasons: {path}")
-    return 1 if failed else 0
+    say(output, "", *summary(audits), *unopened, f"excluded, with reasons: {path}")
+    return 1 if failed or unopened else 0
 
 
 async def open_all(config: DictConfig, output: Console) -> int:
@@ -99,12 +102,14 @@ async def open_all(config: DictConfig, output: Console) -> int:
     Raises UsageError."""
     suite: Suite = build(config.suite)
     store = JsonlStore(Path(config.out) / f"{suite.name.replace('/', '_')}_opening.jsonl")
+    problems = SuiteProblems(config)
     found: list[Opening] = []
     failed = 0
 
     async def open_one(pool: Pool, place: str) -> None:
         nonlocal failed
-        problem = open_problem(place, device=config.device, rules=config.problem)
+        if (problem := problems.open(place)) is None:
+            return
         known = store.get(problem.id)
         try:
             opening = await pool.opening(problem) if known is None else Opening.from_json(known)
@@ -118,8 +123,9 @@ async def open_all(config: DictConfig, output: Console) -> int:
         say(output, f"{problem.name}: {opening.total_s:.1f} s")
 
     await for_each_problem(suite, config, build(config.evaluator), open_one)
-    say(output, "", *table(found))
-    return 1 if failed else 0
+    unopened = problems.lines()
+    say(output, "", *table(found), *unopened)
+    return 1 if failed or unopened else 0
 
 
 def one_line(found: ReferenceAudit) -> str:

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from evaluators.app.command import build, command, log_to, say
 from evaluators.app.device_config import settle_device
-from evaluators.app.suite_config import SuiteConfig, for_each_problem, open_problem
+from evaluators.app.suite_config import SuiteConfig, SuiteProblems, for_each_problem
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
@@ -66,10 +66,12 @@ async def measure_all(config: DictConfig, output: Console) -> int:
     store = JsonlStore(folder / "baselines.jsonl")
     settings = build(config.evaluator)
     mode = settings.compile_mode if config.compiled else ""
+    problems = SuiteProblems(config)
     found: dict[str, Evaluation] = {}
 
     async def measure_one(pool: Pool, place: str) -> None:
-        opened = open_problem(place, device=config.device, rules=config.problem)
+        if (opened := problems.open(place)) is None:
+            return
         problem = replace(opened, allow_degenerate=True, libraries="any", floor=False)
         key = f"{problem.id} {mode}"
         known = store.get(key)
@@ -88,8 +90,10 @@ async def measure_all(config: DictConfig, output: Console) -> int:
 
     settings = replace(settings, compile_mode=mode)
     await for_each_problem(build(config.suite), config, settings, measure_one)
-    say(output, *write(folder, found, mode))
-    return 0 if all(each.status is Status.CORRECT and not is_unsteady(each) for each in found.values()) else 1
+    unopened = problems.lines()
+    say(output, *write(folder, found, mode), *unopened)
+    steady = all(each.status is Status.CORRECT and not is_unsteady(each) for each in found.values())
+    return 0 if steady and not unopened else 1
 
 
 def is_unsteady(found: Evaluation) -> bool:

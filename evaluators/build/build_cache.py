@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evaluators import PACKAGE
+from evaluators.build.toolchain import cpp_compiler, cuda_compiler
 from evaluators.isolation import confinement
 from evaluators.records.problem import Kernel, Problem
 from evaluators.system.user_cache import cache_folder
@@ -100,8 +101,7 @@ def _toolchain() -> Mapping[str, str]:
     for package in ("torch", "triton", "ninja", "numpy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[f"package {package}"] = importlib.metadata.version(package)
-    cuda_home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    for name in (os.environ.get("CXX", "c++"), "g++", "nvcc", f"{cuda_home}/bin/nvcc"):
+    for name in (cpp_compiler(), "g++", "nvcc", cuda_compiler()):
         if path := shutil.which(name):
             done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
             found[f"version of {name}"] = done.stdout

@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evaluators.base.source_file import as_utf8
 from evaluators.build.build_cache import BuildCache, build_key
+from evaluators.build.toolchain import missing_tool
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem, content_id
@@ -97,6 +99,10 @@ def build(
     except (ChannelClosed, ChannelTimeout) as error:
         _drop_fork_server()  # the next build starts another
         raise ChannelClosed(f"the builder's fork server is gone: {error}") from error
+    if done.status is Status.COMPILE_ERROR and (
+        why := missing_tool(kernel.source, done.log, device=problem.device, root=root)
+    ):
+        return replace(done, status=Status.INFRASTRUCTURE_ERROR, log=f"{why}\n{done.log}")
     if cache and _will_repeat(done):
         cache.put(key, _to_entry(done))
     return done
@@ -215,7 +221,7 @@ def scratch_folder(problem: Problem, kernel: Kernel, root: Path, archive: bytes 
         if archive:
             with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
                 tar.extractall(scratch, filter="data")
-        (scratch / SOURCE).write_text(kernel.source)
+        (scratch / SOURCE).write_text(as_utf8(kernel.source), encoding="utf-8")
         yield scratch
     finally:
         remove(scratch)

@@ -3,7 +3,10 @@ problem's runners."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +17,19 @@ from evaluators.records.opening import Opening
 from evaluators.records.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
 from evaluators.runner.prefork import CONFINED_S, Prefork
-from evaluators.system import process_tree
+from evaluators.system import machine_memory, process_tree
 from evaluators.system.channel import ChannelClosed, Message
 from evaluators.system.cuda_driver import Gpu
 
+GONE_S = 1.0
+"""Time for a process to end whose channel is closed."""
 SMALL_SHARE = 0.03
 """Share of the device's memory up to which a problem may stay open while others are in use."""
 PROCESSES_BYTES = 2**30
 """Approximate memory of a problem's runners, each of which has a context on the GPU."""
+NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
+"""For the judge process and eager's runner, where a reference that uses `torch.compile` runs without it: it
+would be compiled anew for every dtype and distribution, which takes minutes, and be no eager baseline."""
 RUNNER_CORES = 4
 """For the runners of a GPU, which launch kernels. A runner that uses all its cores then starves neither the
 builds nor the measurement on another GPU."""
@@ -60,7 +68,7 @@ class DeviceProcesses:
         """The isolation level of every runner here, once it is known."""
         self._preforks: dict[str, Prefork] = {}
         # If the judge process's threads kept spinning after their work, they would disturb the next block.
-        quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"}
+        quiet = dict(environment) | {"OMP_WAIT_POLICY": "passive"} | NOT_COMPILED
         self.errors = Output()
         """The judge process's standard error; its warnings come over the channel."""
         self._judge, self.judge = start_module("evaluators.judge.judge_process", quiet, errors=self.errors)
@@ -84,6 +92,13 @@ class DeviceProcesses:
         """Ends both, and every runner."""
         self.fork_server.close()
         self._end_judge()
+
+    def says_killed(self) -> str:
+        """A line about the judge process, if the system has killed it; "" otherwise."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._judge.wait(GONE_S) == -signal.SIGKILL:
+                return f"the system has killed the judge process; {machine_memory.words()} now"
+        return ""
 
     def _end_judge(self) -> None:
         self.judge.close()
@@ -119,7 +134,7 @@ class RunnerSpecs:
             scratch,
             role=role,
             cpu_s=10**7,
-            environment={},
+            environment=NOT_COMPILED if role == "eager" else {},
             compile_mode=self.compile_mode,
             cores=self._cores() if role == "eager" else [],  # `compiled` compiles, on all cores
         )
@@ -255,8 +270,7 @@ class ProblemProcesses:
 
     @property
     def _memory_bytes(self) -> int:
-        machines_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return int(self.facts.get("total_memory", machines_bytes))
+        return int(self.facts.get("total_memory") or machine_memory.total_bytes())
 
     def close(self) -> None:
         """Ends its baselines and notifies the judge process. The waiting runner ends too if memory is scarce.

@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from evaluators.base.cause import cause_of
+from evaluators.build.toolchain import missing_file, missing_module, missing_tool
 from evaluators.device.candidate_runner import CandidateRunner
 from evaluators.device.candidate_turns import compared
 from evaluators.device.child_processes import (
@@ -30,18 +32,21 @@ from evaluators.device.open_problems import OpenProblems
 from evaluators.device.settings import Settings
 from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.isolation import confinement
-from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Stage, Status
+from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, NOT_HERE, Evaluation, Stage, Status
 from evaluators.records.opening import Opening, OpeningStep, Steps, joined
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import SABOTAGED
 from evaluators.records.verdict import Verdict
+from evaluators.system import machine_memory
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
 from evaluators.system.cuda_driver import Gpu, first_gpu
 from evaluators.system.nvml import state_of
 
 logger = logging.getLogger(__name__)
 
+KILLED = "it died of SIGKILL"
+"""In the log of a process that the system has killed, as it does when memory runs out."""
 ACCUSATIONS = 2
 """How often a kernel must have slowed the baseline down to be rejected. Others may use the device for a
 while, but a kernel that does it on purpose does it again."""
@@ -92,7 +97,7 @@ class Worker:
 
     def audit(self, problem: Problem) -> ReferenceAudit:
         """How well the problem's reference can judge kernels. No problem is open afterwards. Raises
-        WorkerBroken if the reference is not at fault."""
+        WorkerBroken if the reference is not at fault, UnfitProblem if this machine cannot judge with it."""
         with self._closing_on_failure("the evaluator's own processes did not start"):
             device_processes = self.prepare(problem.device)
             self._end_kept()
@@ -109,7 +114,9 @@ class Worker:
             processes.close()
         if isinstance(answer, Verdict) or answer["op"] != "audited":
             self.close()
-            text = answer.log if isinstance(answer, Verdict) else str(answer["error"])
+            text = answer.log if isinstance(answer, Verdict) else self._error_of(problem, answer)
+            if text.startswith(NOT_HERE):
+                raise UnfitProblem(text)
             return ReferenceAudit(problem=problem.name, unfit=cause_of(text))
         return ReferenceAudit.from_json(answer["audit"])
 
@@ -147,6 +154,10 @@ class Worker:
                 break
             self._require_recovery(processes, verdict, thorough)
         facts |= self._clocks(problem, CLOCKS_AFTER)
+        if verdict.status in (Status.COMPILE_ERROR, Status.RUNTIME_ERROR) and (
+            why := missing_tool(kernel.source, verdict.log, device=problem.device, root=self._root)
+        ):
+            verdict = replace(verdict, status=Status.INFRASTRUCTURE_ERROR, log=f"{why}\n{verdict.log}")
         return verdict.evaluation(facts, stages.seconds())
 
     def _clocks(self, problem: Problem, when: str) -> dict[str, str]:
@@ -215,6 +226,9 @@ class Worker:
                 processes = ProblemProcesses(device_processes, self._root, self._specs(problem))
             answer = self._ask_to_open(processes)
             if isinstance(answer, Verdict):  # what became of the baseline's runner
+                if KILLED in answer.log:
+                    text = f"{NOT_HERE}: the system has killed its process; {machine_memory.words()} now"
+                    raise UnfitProblem(f"{text}\n{answer.log}")
                 raise UnfitProblem(f"the reference cannot be run: {answer.log}")
             if answer["op"] == "asserted" and problem.id not in self._range_kept:
                 self._range_kept.add(problem.id)
@@ -231,9 +245,16 @@ class Worker:
                 self._require_isolation(processes.facts["isolation"])
                 return processes
             if not answer.get("intact"):
-                raise UnfitProblem(answer["error"])
+                raise UnfitProblem(self._error_of(problem, answer))
             processes.close()
-        raise UnfitProblem(answer["error"])  # the other processes continue
+        raise UnfitProblem(self._error_of(problem, answer))  # the other processes continue
+
+    def _error_of(self, problem: Problem, answer: Message) -> str:
+        """Why the problem could not be opened, first of all what this machine lacks."""
+        error = str(answer["error"])
+        how: Any = {"device": problem.device, "root": self._root}
+        lacking = missing_module(error) or missing_tool(problem.source, error, **how) or missing_file(error)
+        return f"{NOT_HERE}: {lacking}\n{error}" if lacking else error
 
     def _ask_to_open(self, processes: ProblemProcesses) -> Message | Verdict:
         order = {
@@ -247,7 +268,8 @@ class Worker:
         try:
             return self._watch(processes, self._settings.open_timeout_s).answer(eager)
         except Unresponsive as unresponsive:
-            raise UnansweredProblem(f"the reference cannot be run: {unresponsive}") from unresponsive
+            limit = "evaluator.open_timeout_s sets this limit"
+            raise UnansweredProblem(f"the reference cannot be run: {unresponsive}; {limit}") from unresponsive
 
     def _require_isolation(self, reached: str) -> None:
         demanded = self._settings.isolation
@@ -347,6 +369,9 @@ class Worker:
             self.close()
             raise
         except (ChannelClosed, ChannelTimeout, OSError) as error:
-            said = self._device_processes.errors.end() if self._device_processes is not None else ""
+            said, killed = "", ""
+            if self._device_processes is not None:
+                said = self._device_processes.errors.end()
+                killed = self._device_processes.says_killed() if isinstance(error, ChannelClosed) else ""
             self.close()
-            raise WorkerBroken(f"{what}: {error}\n{said}".strip()) from error
+            raise WorkerBroken(f"{what}: {killed or error}\n{said}".strip()) from error

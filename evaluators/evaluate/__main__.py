@@ -31,6 +31,7 @@ from evaluators.app.device_config import settle_device
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.nearest import nearest
 from evaluators.base.option import option
+from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
@@ -97,7 +98,7 @@ def settle(config: DictConfig, errors: Console) -> None:
 def read_kernel(path: Path, language: str) -> Kernel:
     """The kernel in a file; `auto` guesses its language from its imports. Raises UsageError."""
     try:
-        source = path.read_text(encoding="utf-8")
+        source = read_source(path)
         return Kernel(source=source, language=language_of(source) if language == "auto" else language)
     except OSError as error:
         raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import time
+from typing import TYPE_CHECKING, Any
 
-from evaluators.judge.memory_plan import CONTEXT_BYTES, GIB, SPARE_BYTES, MemoryPlan, most_calls, shared_calls
+from evaluators.judge.memory_plan import (
+    CONTEXT_BYTES,
+    GIB,
+    SPARE_BYTES,
+    MemoryPlan,
+    TooLarge,
+    most_calls,
+    shared_calls,
+)
+from evaluators.records.problem import Problem
 from evaluators.reference.accuracy.row_slices import SLICE_BYTES
-from evaluators.reference.containers import tensors_in
+from evaluators.reference.containers import tensors_in, tensors_of
+from evaluators.reference.loading import (
+    USERS_ERRORS,
+    init_inputs,
+    load_module,
+    make_inputs,
+    make_model,
+)
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.runner.shared_buffers import Layout
+from evaluators.system import machine_memory
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
 
 ROOMY = 0.25
 """If this share of the device's memory is free, the judge process keeps its own for the next draw."""
@@ -20,6 +43,8 @@ WIDE_SLICES = 8
 CLEARED_BYTES_PER_S = 2e11
 """A cautious guess of how fast the driver zeroes freed GPU memory. Such zeroing would explain why eager took
 11 ms in blocks of level1/94 on an H100, and 8.7 ms if no memory had been freed before."""
+FEW_SHARE = 0.02
+"""Share of the free memory up to which inputs and weights fit in any case."""
 OTHERS_SHARE = 0.1
 """Largest share of the device's memory that our own contexts and runners use when a problem is opened."""
 
@@ -43,7 +68,7 @@ class DeviceMemory:
         )
         input_bytes, output_bytes = (each.bytes for each in layouts)
         if not self._on_gpu:
-            total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+            total_bytes = machine_memory.total_bytes() // 4
             return min(most_calls(total_bytes, input_bytes + output_bytes), wanted)
         self._plan = _planned(reference, input_bytes, output_bytes).as_lean_as_needed()
         return self._plan.calls(min(most_calls(self._plan.total_bytes, input_bytes + output_bytes), wanted))
@@ -103,7 +128,55 @@ class DeviceMemory:
         )
 
 
-def used_up(error: Exception) -> str:
+def require_room(problem: Problem) -> None:
+    """Raises TooLarge for a problem on a CPU that cannot fit into the memory, before anything is allocated:
+    when memory runs out, the system kills processes. Sizes come from the meta device; what cannot be learnt
+    there counts as nothing."""
+    import torch
+
+    if problem.device != "cpu":
+        return
+    free_bytes = machine_memory.free_bytes()
+    input_bytes, output_bytes, weight_bytes = sizes_on_meta(problem, enough=FEW_SHARE * free_bytes)
+    wide = 8 // getattr(torch, problem.dtype).itemsize  # float64, in multiples of the weights' own type
+    runners = 1 + problem.timed
+    # Inputs: the sample, the staged ones, each runner's. Weights: in two precisions, and each runner's.
+    needed = (2 + runners) * input_bytes + (1 + runners) * output_bytes
+    needed += (1 + wide + runners) * weight_bytes
+    if needed > free_bytes:
+        raise TooLarge(
+            f"this problem needs at least {needed / GIB:.1f} GiB on a CPU; {machine_memory.words()}; "
+            "another device may have more"
+        )
+
+
+def sizes_on_meta(problem: Problem, *, enough: float) -> tuple[int, int, int]:
+    """The bytes of a call's inputs and outputs and of the weights. The outputs are left out if the rest is
+    not `enough` to need a closer look."""
+    import torch
+
+    inputs: list[Any] = []
+    outputs: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
+    how: Any = {"seed": 0, "device": "meta", "dtype": problem.dtype}
+    try:
+        module = load_module(problem.source, problem.overrides, name="reference_on_meta")
+        with torch.device("meta"), torch.no_grad():
+            model = make_model(module, "Model", init_inputs(module, 0), **how)
+            weights = [*model.parameters(), *model.buffers()]
+            inputs = make_inputs(module, **how)
+            if _bytes_of(inputs) + _bytes_of(weights) >= enough:
+                outputs = tensors_of(model(*inputs))
+    except USERS_ERRORS as error:
+        logger.info("the sizes of %s are unknown: %s", problem.name, error)
+    return _bytes_of(inputs), _bytes_of(outputs), _bytes_of(weights)
+
+
+def _bytes_of(values: Any) -> int:
+    return sum(each.nbytes for each in tensors_in(values))
+
+
+def used_up(error: BaseException) -> str:
     """Why a problem is too large for the device, if the error says that this process has no memory left. ""
     for other errors, and if others use some of the memory, which they may free."""
     import torch

@@ -49,13 +49,13 @@ from evaluators.judge.memory_plan import TooLarge
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, ready
 from evaluators.judge.session_options import SessionOptions
-from evaluators.records.evaluation import Stage, Status
+from evaluators.records.evaluation import NOT_HERE, Stage, Status
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan, sabotaged
 from evaluators.records.verdict import Verdict
 from evaluators.reference.judging_power import audit
-from evaluators.reference.loading import assigned_names
+from evaluators.reference.loading import USERS_ERRORS, assigned_names
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.system import process_tree
 from evaluators.system.author_facts import cpu_name, toolchain
@@ -69,6 +69,8 @@ MACHINES_FAULT = re.compile(
 """In the cause of an error that may not occur on another device or at another time."""
 CALLERS_FAULT = re.compile(r"CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)")
 """In the cause of an error that occurs for this reference on every device."""
+COMPILES = re.compile(r"^[^#\n]*\btorch\.compile\b", re.MULTILINE)
+"""In a reference that compiles itself."""
 ASSERTED = "device-side assert triggered"
 """In the cause of an error of a kernel that refused its inputs, as PyTorch's losses and lookups do."""
 DEVICE_FACTS = (
@@ -118,7 +120,7 @@ def main() -> None:
                 text = f"the reference cannot judge a kernel: {unfit}"
                 hint = "(problem.allow_degenerate=true accepts it all the same)"
                 worker.send({"op": "unfit", "error": f"{text} {hint}", "intact": True})
-            except Exception as error:
+            except USERS_ERRORS as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
                 worker.send(_failure(order, error))
 
@@ -146,6 +148,7 @@ class JudgeProcess:
                 del session  # or its memory would stay allocated
                 self._closing_s += _close(self._sessions.pop(order["session"], None))
             case "audit":
+                device_memory.require_room(Problem.from_json(order["problem"]))
                 found = audit(Problem.from_json(order["problem"]))
                 self._worker.send({"op": "audited", "audit": found.to_json()})
             case "judge" if session is not None:
@@ -166,6 +169,9 @@ class JudgeProcess:
 
         steps = Steps(torch.cuda.synchronize if order["problem"]["device"] == "cuda" else None)
         problem, options = Problem.from_json(order["problem"]), SessionOptions.from_json(order["options"])
+        device_memory.require_room(problem)
+        if COMPILES.search(problem.source):
+            logger.warning("torch.compile is turned off in the reference: its baseline is eager PyTorch")
         timed = problem.timed
         baseline = (Channel.from_fd(self._worker.take_fds(1)[0]), order["pids"][0]) if timed else None
         session = ReferenceSession(problem, options, baseline, steps)
@@ -226,10 +232,10 @@ def _too_large(order: Message, why: str) -> Message:
     """The answer about a problem that does not fit into the device's memory."""
     sizes = ", ".join(sorted(assigned_names(order["problem"]["source"])))
     hint = f" (smaller sizes may fit: problem.sizes.<name>=..., with one of {sizes})" if sizes else ""
-    return {"op": "unfit", "error": f"the reference cannot be judged here: {why}{hint}", "of_memory": True}
+    return {"op": "unfit", "error": f"{NOT_HERE}: {why}{hint}", "of_memory": True}
 
 
-def _failure(order: Message, error: Exception) -> Message:
+def _failure(order: Message, error: BaseException) -> Message:
     """The answer to an order that failed. A failure while a problem is being opened is the reference's fault,
     unless the machine lacks something."""
     if order["op"] in ("open", "audit") and (why := device_memory.used_up(error)):
@@ -242,7 +248,7 @@ def _failure(order: Message, error: Exception) -> Message:
         return {"op": "asserted"}
     cause = cause_of(text)
     said = MACHINES_FAULT.search(cause) and not CALLERS_FAULT.search(cause)
-    machines = isinstance(error, (OSError, MemoryError)) or said
+    machines = (isinstance(error, (OSError, MemoryError)) or said) and type(error) is not FileNotFoundError
     if not opens or (machines and not asserted):
         return {"op": "failed", "error": text, "of_memory": of_memory}
     return {

@@ -14,6 +14,8 @@ from evaluators.base.json_record import JsonRecord
 
 CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
 """Keys of an environment: a GPU's state before and after the measurement (see `evaluators.system.nvml`)."""
+NOT_HERE = "the reference cannot be judged here"
+"""How the log of an unfit reference begins if only this machine is too small for it or lacks something."""
 
 
 class Status(StrEnum):
@@ -237,6 +239,12 @@ class Evaluation(JsonRecord):
             raise ValueError(f"a {self.status.value} evaluation has a timing")
         if bool(self.rule) != (self.status is Status.REJECTED):
             raise ValueError("an evaluation names the broken rule exactly when it is rejected")
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the machine has no part in it, so that it may be kept for later calls."""
+        machines = self.status is Status.UNFIT_REFERENCE and self.log.startswith(NOT_HERE)
+        return self.status is not Status.INFRASTRUCTURE_ERROR and not machines
 
     @property
     def roofline_share(self) -> float | None:

@@ -1,7 +1,8 @@
 """The field's measures of a set of generated kernels: fast_p, pass@k, mean speedups.
 
-Each problem has one or more samples; the speedup of an incorrect sample is 0. Every measure is a weighted
-mean over problems, with a 95 % bootstrap interval over problems.
+Each problem has one or more samples; the speedup of an incorrect sample is 0. Every measure is over problems
+and has a 95 % interval: shares have Wilson's, which is no point even if all problems agree, and speedups a
+bootstrap over problems.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
 LEVEL = 0.95
 RESAMPLES = 2000
 FEWEST = 3
-"""Number of problems from which an interval is estimated."""
+"""Number of problems from which the interval of a speedup is estimated."""
+NORMAL_QUANTILE = 1.959964
+"""Of the normal distribution, for an interval of this level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +40,26 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measure and its 95 % interval; nan if there is nothing to measure."""
+    """A measure and its 95 % interval; nan if there is nothing to measure. The interval's ends are nan if there
+    are too few values to estimate one."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        if math.isnan(self.value):
-            return "-"
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return "-" if math.isnan(self.value) else f"{self.value:.3g} {self.interval or '(too few)'}"
+
+    @property
+    def interval(self) -> str:
+        """The interval in brackets; "" if there is none."""
+        known = math.isfinite(self.low) and math.isfinite(self.high)
+        return f"[{self.low:.3g}, {self.high:.3g}]" if known else ""
+
+    def to_json(self) -> dict[str, float | None]:
+        """The fields, with None for numbers that JSON cannot have."""
+        fields = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: each if math.isfinite(each) else None for name, each in fields.items()}
 
     def exp(self) -> Estimate:
         """The estimate of a quantity from the estimate of its logarithm."""
@@ -56,17 +69,17 @@ class Estimate:
 def fast_p(problems: Sequence[Scored], p: float) -> Estimate:
     """The share of samples that are correct and have a speedup above `p`. With one sample per problem and
     equal weights, this is KernelBench's fast_p."""
-    return _mean(problems, lambda each: _share(speedup > p for speedup in each.speedups))
+    return _mean_share(problems, lambda each: _share(speedup > p for speedup in each.speedups))
 
 
 def compiled(problems: Sequence[Scored]) -> Estimate:
     """The share of samples that compiled."""
-    return _mean(problems, lambda each: _share(each.compiled))
+    return _mean_share(problems, lambda each: _share(each.compiled))
 
 
 def correct(problems: Sequence[Scored]) -> Estimate:
     """The share of samples that are correct."""
-    return _mean(problems, lambda each: _share(speedup > 0 for speedup in each.speedups))
+    return _mean_share(problems, lambda each: _share(speedup > 0 for speedup in each.speedups))
 
 
 def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
@@ -77,7 +90,7 @@ def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
         n, right = len(each.speedups), sum(speedup > 0 for speedup in each.speedups)
         return 1 - math.comb(n - right, k) / math.comb(n, k)
 
-    return _mean([each for each in problems if len(each.speedups) >= k], estimate)
+    return _mean_share([each for each in problems if len(each.speedups) >= k], estimate)
 
 
 def geometric_mean(problems: Sequence[Scored]) -> Estimate:
@@ -114,6 +127,21 @@ def _share(values: object) -> float:
     return sum(given) / len(given)
 
 
+def _mean_share(problems: Sequence[Scored], of: Callable[[Scored], float]) -> Estimate:
+    """The weighted mean of shares, with Wilson's interval. Samples of one problem are not independent, so the
+    problems count, by Kish's effective number if their weights differ."""
+    weights = [each.weight for each in problems]
+    total = sum(weights)
+    if not problems:
+        return Estimate(value=math.nan, low=math.nan, high=math.nan)
+    value = sum(weight * of(each) for weight, each in zip(weights, problems, strict=True)) / total
+    share = NORMAL_QUANTILE**2 * sum(each**2 for each in weights) / total**2
+    middle = (value + share / 2) / (1 + share)
+    half = math.sqrt(share * value * (1 - value) + share**2 / 4) / (1 + share)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return Estimate(value=value, low=min(value, low), high=max(value, high))
+
+
 def _mean(problems: Sequence[Scored], of: Callable[[Scored], float]) -> Estimate:
     import numpy
 
@@ -137,7 +165,9 @@ def _bootstrapped(
         return Estimate(value=math.nan, low=math.nan, high=math.nan)
     data = numpy.asarray(values, dtype=float), numpy.asarray(weights, dtype=float)
     value = float(statistic(*data))  # type: ignore[arg-type]
-    if len(values) < FEWEST or len({*values}) == 1:
+    if len(values) < FEWEST:
+        return Estimate(value=value, low=math.nan, high=math.nan)
+    if len({*values}) == 1:
         return Estimate(value=value, low=value, high=value)
     found = stats.bootstrap(
         data,

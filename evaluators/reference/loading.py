@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
+import linecache
 import logging
 import random
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators import PACKAGE
 from evaluators.base.nearest import nearest
-from evaluators.records.problem import DTYPES, Case, Problem, Size
+from evaluators.base.source_file import as_utf8, read_source
+from evaluators.records.problem import DTYPES, Case, Problem, Size, content_id
 from evaluators.reference.containers import map_tensors
 from evaluators.reference.inputs.strided_layouts import clone, laid_out
+from evaluators.reference.neighbours import with_neighbours
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +44,10 @@ KEEPS_INTEGERS = "KEEPS_INTEGERS"
 example, or the ascending offsets of bags."""
 
 
+USERS_ERRORS = (Exception, SystemExit)
+"""What the user's code may raise: anything. A script's `sys.exit()` must not end the command."""
+
+
 class BadReference(ValueError):
     """A file is not a valid reference; the message says why in one line."""
 
@@ -50,11 +58,23 @@ def load_problem(name: str, *, path: str | None = None, **rules: Any) -> Problem
     `rules` are arguments of `make_problem`. Raises BadReference if the file cannot be read or is not valid.
     """
     file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
-    try:
-        source = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadReference(f"the reference {file} cannot be read: {error}") from error
+    source = read_reference(file)
+    if path:
+        try:
+            source = with_neighbours(source, file.parent)
+        except (OSError, ValueError) as error:
+            raise BadReference(f"a module that {file} imports cannot be read: {error}") from error
     return make_problem(source, where=str(file), name=f"file/{file.stem}" if path else name, **rules)
+
+
+def read_reference(file: Path) -> str:
+    """The source of the reference in a file. Raises BadReference."""
+    try:
+        return read_source(file)
+    except OSError as error:
+        raise BadReference(f"the reference {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadReference(f"the reference {file} cannot be read: {error}") from error
 
 
 def make_problem(
@@ -80,6 +100,7 @@ def make_problem(
     `Problem`. Raises BadReference for a source that is not a valid reference, and ValueError for an invalid
     field.
     """
+    source = as_utf8(source)
     overrides = {**((cpu_sizes or {}) if device == "cpu" else {}), **(sizes or {})}
     check_source(source, where, overrides)
     dtype = dtype or own_dtype(source, overrides)
@@ -102,7 +123,7 @@ def own_cases(source: str, overrides: Mapping[str, Size]) -> Sequence[Mapping[st
         return ()
     try:
         return list(load_module(source, overrides).get_cases())
-    except Exception as error:  # the reference is the user's code, and may raise anything
+    except USERS_ERRORS as error:
         raise BadReference(f"the reference's get_cases() fails: {type(error).__name__}: {error}") from error
 
 
@@ -147,6 +168,8 @@ def check_source(source: str, file: str, overrides: Mapping[str, Size]) -> None:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise BadReference(f"{file} is not Python: line {error.lineno}: {error.msg}") from error
+    except (RecursionError, ValueError) as error:  # deeply nested, or with a null byte
+        raise BadReference(f"{file} is not Python: {error}") from error
     defined = _names(tree, _names_bound)
     assigned = _names(tree, _names_assigned)
     missing = [name for name in REQUIRED if name not in defined]
@@ -176,10 +199,10 @@ def own_dtype(source: str, overrides: Mapping[str, Size]) -> str:
     try:
         module = load_module(source, overrides)
         with torch.device("meta"), torch.no_grad():
-            model = module.Model(*module.get_init_inputs())
-            map_tensors(lambda tensor: found.add(tensor.dtype), list(module.get_inputs()))
+            model = constructor_arguments(module).make(module.Model)
+            map_tensors(lambda tensor: found.add(tensor.dtype), inputs_of(module))
             found.update(each.dtype for each in (*model.parameters(), *model.buffers()))
-    except Exception as error:  # the reference is the user's code, and may raise anything
+    except USERS_ERRORS as error:
         logger.info("the dtypes of a reference are unknown: %s: %s", type(error).__name__, error)
     names = reversed(DTYPES) if KEEPS_TYPES in assigned_names(source) else DTYPES
     return next((name for name in names if getattr(torch, name) in found), "float32")
@@ -191,8 +214,11 @@ def load_module(source: str, overrides: Mapping[str, Size], name: str = "referen
     Each size is replaced right after the statement that assigns it, so that globals computed from it follow.
     """
     module = types.ModuleType(name)
-    module.__file__ = f"<{name}>"
+    module.__file__ = f"<{name} {content_id(source)}>"
     sys.modules[name] = module
+    # Here `inspect.getsource` finds the source, and with it TorchScript.
+    lines = source.splitlines(keepends=True)
+    linecache.cache[module.__file__] = len(source), None, lines, module.__file__
     tree = ast.parse(source)
     body: list[ast.stmt] = []
     for node in tree.body:
@@ -205,22 +231,93 @@ def load_module(source: str, overrides: Mapping[str, Size], name: str = "referen
     return module
 
 
+class ConstructorArguments(list[Any]):
+    """The arguments of a constructor: a list of the positional ones, and those that are given by name."""
+
+    def __init__(self, positional: Iterable[Any] = (), named: Mapping[str, Any] | None = None) -> None:
+        super().__init__(positional)
+        self.named = dict(named or {})
+
+    def make(self, cls: Callable[..., Any]) -> Any:
+        """An instance of the class."""
+        return cls(*self, **self.named)
+
+    def fit(self, cls: Callable[..., Any]) -> bool:
+        """Whether the class takes them."""
+        try:
+            inspect.signature(cls).bind(*self, **self.named)
+        except TypeError:
+            return False
+        return True
+
+
+def constructor_arguments(module: types.ModuleType) -> ConstructorArguments:
+    """What `get_init_inputs()` returns: a sequence of arguments (KernelBench), a sequence and a mapping in a
+    list (KernelBook), a mapping, or a single value. `[[4, 8], {}]` is KernelBook's form unless `Model` takes
+    these two."""
+    given = module.get_init_inputs()
+    if given is None:
+        return ConstructorArguments()
+    if isinstance(given, Mapping):
+        return ConstructorArguments(named=given)
+    plain = ConstructorArguments(given if _is_sequence(given) else (given,))
+    match plain:
+        case [list() | tuple() as positional, Mapping() as named] if all(isinstance(k, str) for k in named):
+            both = ConstructorArguments(positional, named)
+            if both.fit(module.Model) and (named or not positional or not plain.fit(module.Model)):
+                return both
+    return plain
+
+
+def inputs_of(module: types.ModuleType) -> list[Any]:
+    """What `get_inputs()` returns, as positional arguments of `forward`: a sequence, a mapping by names, or a
+    single tensor. Raises BadReference."""
+    given = module.get_inputs()
+    if isinstance(given, Mapping):
+        try:
+            bound = inspect.signature(module.Model.forward).bind(None, **given)
+        except TypeError as error:
+            raise BadReference(f"get_inputs() does not suit Model.forward: {error}") from error
+        if bound.kwargs:
+            raise BadReference(
+                f"get_inputs() names {next(iter(bound.kwargs))}, which Model.forward takes by name only; "
+                "return a list of positional arguments"
+            )
+        return list(bound.args[1:])
+    if given is None or isinstance(given, str | bytes):
+        raise BadReference(f"get_inputs() returns {given!r}; it must return a list of inputs")
+    return list(given) if _is_sequence(given) else [given]
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value consists of arguments. A tensor, a text or a module is one argument."""
+    alone = isinstance(value, str | bytes) or hasattr(value, "shape") or callable(value)
+    return isinstance(value, Iterable) and not alone
+
+
 def make_model(
-    module: types.ModuleType, cls: str, init_inputs: Sequence[Any], *, seed: int, device: str, dtype: str
+    module: types.ModuleType,
+    cls: str,
+    arguments: Sequence[Any],
+    *,
+    seed: int,
+    device: str,
+    dtype: str,
 ) -> nn.Module:
-    """`cls(*init_inputs)` on the device, at the dtype, with weights drawn from `seed`. Modules that draw in
-    the same order get the same weights."""
+    """An instance of `cls` with these arguments (see `init_inputs`) on the device, at the dtype, with weights
+    drawn from `seed`. Modules that draw in the same order get the same weights."""
     import torch
 
     seed_all(seed)
-    model: nn.Module = getattr(module, cls)(*init_inputs)
+    named = arguments.named if isinstance(arguments, ConstructorArguments) else {}
+    model: nn.Module = getattr(module, cls)(*arguments, **named)
     return model.to(device=device, dtype=getattr(torch, dtype))
 
 
-def init_inputs(module: types.ModuleType, seed: int) -> list[Any]:
+def init_inputs(module: types.ModuleType, seed: int) -> ConstructorArguments:
     """The constructor's arguments, drawn from `seed` if they are random."""
     seed_all(seed)
-    return list(module.get_init_inputs())
+    return constructor_arguments(module)
 
 
 def make_inputs(
@@ -240,7 +337,7 @@ def make_inputs(
     if seed is not None:
         seed_all(seed)
     with torch.device(drawn_on or device):
-        values = list(module.get_inputs())
+        values = inputs_of(module)
     dtype = "" if getattr(module, KEEPS_TYPES, False) else dtype
     values = [as_task(value, device, dtype) for value in values]
     return list(map_tensors(partial(laid_out, layout=layout), values)) if layout else values

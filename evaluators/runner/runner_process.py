@@ -109,7 +109,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
 
 def _import(path: Path, order: Import) -> None:
     """Imports the candidate's file, so that it compiles what it compiles at import."""
-    uses_triton = "triton" in path.read_text()
+    uses_triton = "triton" in path.read_text(encoding="utf-8")
     module = import_candidate(path)
     if order.architecture and uses_triton:
         compile_triton(module, order.problem, order.architecture)
@@ -277,7 +277,7 @@ def _start_gpu() -> None:
 def import_candidate(path: Path) -> types.ModuleType:
     """Imports the kernel's file as a module named `candidate`. Raises whatever it raises, or AttributeError
     if it defines no `ModelNew`."""
-    if "cpp_extension" in path.read_text():
+    if "cpp_extension" in path.read_text(encoding="utf-8"):
         thin_headers.install()
     spec = importlib.util.spec_from_file_location("candidate", path)
     if spec is None or spec.loader is None:

@@ -48,7 +48,7 @@ def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
         return
     seed_all(0)
     with torch.device("meta"), torch.no_grad():
-        model = module.ModelNew(*values).to(getattr(torch, problem.dtype))
+        model = values.make(module.ModelNew).to(getattr(torch, problem.dtype))
         model(*inputs)
 
 

@@ -25,7 +25,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,16 @@ from evaluators.app.config import (
     RayConfig,
     group,
     hydra_settings,
-    quoted,
     section,
 )
 from evaluators.app.device_config import host_of, settle_device
-from evaluators.app.suite_config import RulesConfig, evaluate_once, open_problem
+from evaluators.app.suite_config import RulesConfig, SuiteProblems, all_of, evaluate_once
+from evaluators.app.words import without_key
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.option import option
+from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.baseline.__main__ import read_times, trials
 from evaluators.records.evaluation import Evaluation, Status, Timing
@@ -56,7 +57,10 @@ from evaluators.records.scores import Scored, measures
 from evaluators.scheduler.pool import Pool
 from evaluators.score.operator_score import score_operators
 
-NAME = re.compile(r"level_(\d)_problem_(\d+)_sample_(\d+)_kernel\.py")
+NAME = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+LIKE = "level_1_problem_23_sample_0_kernel.py"
+LOOKS_LIKE_ONE = re.compile(r".*\.py|level_.*_kernel.*")
+"""Names of files of which a user may think that they are scored."""
 NOT_COMPILED = (Status.COMPILE_ERROR,)
 
 
@@ -113,7 +117,7 @@ class Judged:
 
 def expand(overrides: Sequence[str]) -> CommandCall:
     """An argument without a key is the folder."""
-    return CommandCall(overrides=[each if "=" in each else f"run={quoted(each)}" for each in overrides])
+    return CommandCall(overrides=without_key(overrides, "run"))
 
 
 @command("evaluators.score", ScoreConfig, __doc__, expand=expand)
@@ -126,7 +130,9 @@ def main(config: DictConfig) -> int:
     if config.operators is not None:
         settle_device(config)
         return asyncio.run(score_operators(config, output))
-    samples = samples_of(Path(config.run))
+    samples, strangers = samples_of(Path(config.run))
+    if strangers:
+        say(output, *(f"skipped: {name} is not named like {LIKE}" for name in strangers))
     times, excluded = _times(config), _excluded(config)
     settle_device(config)
     judged: list[Judged] = []
@@ -145,16 +151,22 @@ def main(config: DictConfig) -> int:
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
-def samples_of(folder: Path) -> list[Generation]:
-    """The kernels of a folder, in order. Raises UsageError if there are none."""
-    found = [
-        Generation(level=int(matched[1]), number=int(matched[2]), sample=int(matched[3]), path=path)
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (matched := NAME.fullmatch(path.name))
-    ]
+def samples_of(folder: Path) -> tuple[list[Generation], list[str]]:
+    """The kernels of a folder, in order, and the names of files that look like kernels but are none. Raises
+    UsageError if there are no kernels, or two for one sample."""
+    found: dict[str, Generation] = {}
+    strangers = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if matched := NAME.fullmatch(path.name):
+            level, number, sample = map(int, matched.groups())
+            each = Generation(level=level, number=number, sample=sample, path=path)
+            if (other := found.setdefault(each.key, each)) is not each:
+                raise UsageError(f"run={folder}: {other.path.name} and {path.name} are the same sample")
+        elif LOOKS_LIKE_ONE.fullmatch(path.name):
+            strangers.append(path.name)
     if not found:
-        raise UsageError(f"run={folder} has no files like level_1_problem_23_sample_0_kernel.py")
-    return sorted(found)
+        raise UsageError(f"run={folder} has no files like {LIKE}")
+    return sorted(found.values()), strangers
 
 
 async def judge_all(
@@ -163,26 +175,39 @@ async def judge_all(
     """Evaluates the samples, or reads their saved evaluations, and appends each to `judged`. Raises
     UsageError."""
     store = JsonlStore(Path(config.run) / "evaluations.jsonl")
-    problems: dict[str, Problem] = {}
+    problems = SuiteProblems(config)
     for each in samples:
-        if each.problem not in problems:
-            problems[each.problem] = open_problem(each.problem, device=config.device, rules=config.problem)
+        problems.open(each.problem)
+    problems.lines()
 
     async def judge_one(pool: Pool, sample: Generation) -> None:
-        problem = problems[sample.problem]
-        source = sample.path.read_text(encoding="utf-8", errors="replace")
-        evaluation, is_new = Evaluation(status=Status.COMPILE_ERROR, log="the file is empty"), True
-        if source.strip():
-            kernel = Kernel(source=source, language=language_of(source))
-            key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
-            is_new = store.get(key) is None
-            evaluation = await evaluate_once(pool, problem, kernel, store, key, thorough=config.thorough)
-        judged.append(Judged(sample=sample, problem=problem.name, evaluation=evaluation))
+        name, is_new = sample.problem, True
+        if (problem := problems.open(name)) is None:
+            reason = str(problems.errors[name])
+            evaluation = Evaluation(status=Status.UNFIT_REFERENCE, log=reason)
+        else:
+            name = problem.name
+            evaluation, is_new = await _evaluated(pool, problem, sample, store, thorough=config.thorough)
+        judged.append(Judged(sample=sample, problem=name, evaluation=evaluation))
         if is_new:
             say(output, f"{len(judged)} of {len(samples)}: {one_line(judged[-1])}")
 
     with Pool(host_of(config)) as pool:
-        await asyncio.gather(*(judge_one(pool, each) for each in samples))
+        await all_of(judge_one(pool, each) for each in samples)
+
+
+async def _evaluated(
+    pool: Pool, problem: Problem, sample: Generation, store: JsonlStore, *, thorough: bool
+) -> tuple[Evaluation, bool]:
+    """The evaluation of a sample, and whether it is new rather than saved."""
+    try:
+        source = read_source(sample.path)
+        kernel = Kernel(source=source, language=language_of(source))
+    except (OSError, ValueError) as error:  # unreadable, not text, or empty
+        return Evaluation(status=Status.COMPILE_ERROR, log=first_line(error)), True
+    key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if thorough else 'quick'}"
+    is_new = store.get(key) is None
+    return await evaluate_once(pool, problem, kernel, store, key, thorough=thorough), is_new
 
 
 def one_line(judged: Judged) -> str:
@@ -205,24 +230,36 @@ def write(
 ) -> list[str]:
     """Writes `eval_results.json` and `scores.json`; returns the lines of a summary."""
     levels = sorted({each.sample.level for each in judged})
+    files = ["scores.json"]
     for level in levels:
         name = "eval_results.json" if len(levels) == 1 else f"eval_results_level{level}.json"
         rows = eval_results(each for each in judged if each.sample.level == level)
         write_atomically(folder / name, json.dumps(rows, indent=4) + "\n")
+        files.insert(-1, name)
     left_out = {each.problem: excluded[each.problem] for each in judged if each.problem in excluded}
-    unfit = {
+    left_out |= {
+        each.problem: f"the baseline file has no time for {'/'.join(_in_baseline(each.problem))}"
+        for each in judged
+        if times is not None and _in_baseline(each.problem) not in times
+    }
+    left_out |= {
         each.problem: each.evaluation.cause
         for each in judged
         if each.evaluation.status is Status.UNFIT_REFERENCE
     }
-    problems = scored(judged, times, {*left_out, *unfit})
+    not_judged = {
+        f"{each.problem}, sample {each.sample.sample}": each.evaluation.cause
+        for each in judged
+        if each.evaluation.status is Status.INFRASTRUCTURE_ERROR
+    }
+    problems = scored(judged, times, {*left_out})
     found = measures(problems, ks=ks) if problems else {}
-    left_out |= unfit
     counts = _counted(each.evaluation.status.value for each in judged)
     body = {
         "problems": len(problems),
-        "measures": {name: asdict(each) for name, each in found.items()},
+        "measures": {name: each.to_json() for name, each in found.items()},
         "left out": left_out,
+        "not judged": not_judged,
         "statuses": counts,
         "causes": _counted(
             f"{each.evaluation.status.value}: {each.evaluation.cause}"
@@ -238,17 +275,19 @@ def write(
         f"{len(judged)} samples of {len(problems)} problems ({statuses})",
         *lines,
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
-        f"{folder}/eval_results.json, scores.json",
+        *(f"not judged: {name}: {why}" for name, why in not_judged.items()),
+        f"{folder}/{', '.join(files)}",
     ]
 
 
 def scored(
     judged: Iterable[Judged], times: Mapping[tuple[str, str], float] | None, left_out: set[str]
 ) -> list[Scored]:
-    """Each problem's samples with their speedups over eager, or over the `times`."""
+    """Each problem's samples with their speedups over eager, or over the `times`. A sample that could not be
+    judged counts neither as right nor as wrong."""
     by_problem: dict[str, list[Evaluation]] = {}
     for each in judged:
-        if each.problem not in left_out:
+        if each.problem not in left_out and each.evaluation.status.is_of_the_kernel:
             by_problem.setdefault(each.problem, []).append(each.evaluation)
     return [
         Scored(
@@ -265,16 +304,22 @@ def _speedup(problem: str, found: Evaluation, times: Mapping[tuple[str, str], fl
         return 0.0
     if times is None:
         return found.timing.speedup
-    *_, level, name = problem.split("/")
-    if (level, name) not in times:
-        raise UsageError(f"the baseline file has no time for {level}/{name}")
-    return times[level, name] / found.timing.kernel_ms
+    return times[_in_baseline(problem)] / found.timing.kernel_ms
+
+
+def _in_baseline(problem: str) -> tuple[str, str]:
+    """The key of a problem in `read_times`."""
+    *_, level, name = ("", *problem.split("/"))
+    return level, name
 
 
 def eval_results(judged: Iterable[Judged]) -> dict[str, list[dict[str, Any]]]:
-    """The results in the form of KernelBench's file of that name, with times in ms."""
+    """The results in the form of KernelBench's file of that name, with times in ms. Like there, samples that
+    could not be judged are missing."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for each in judged:
+        if each.evaluation.status is Status.INFRASTRUCTURE_ERROR:
+            continue
         found, timing = each.evaluation, each.evaluation.timing
         rows.setdefault(str(each.sample.number), []).append(
             {

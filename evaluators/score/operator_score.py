@@ -17,7 +17,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from evaluators.app.command import build, say
 from evaluators.app.device_config import host_of
-from evaluators.app.suite_config import chosen, entries_of, evaluate_once, operator_opener
+from evaluators.app.suite_config import all_of, chosen, entries_of, evaluate_once, operator_opener
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
@@ -126,7 +126,7 @@ async def score_operators(config: DictConfig, output: Console) -> int:
         if config.problem.timed is not False:
             floor_ms = await _floor(pool, store, config.device)
         try:
-            await asyncio.gather(*(judge_in_turn(pool, each) for each in versions))
+            await all_of(judge_in_turn(pool, each) for each in versions)
         except asyncio.CancelledError:
             if judged:
                 done = f"{len(judged)} of {len(versions)} versions"
@@ -200,7 +200,12 @@ def _written(
         for each in judged
         if each.evaluation.status is Status.UNFIT_REFERENCE
     }
-    best = best_of([each for each in judged if each.version.operator not in unfit])
+    failed = {
+        f"{each.version.operator} {each.version.name}": each.evaluation.cause
+        for each in judged
+        if each.evaluation.status is Status.INFRASTRUCTURE_ERROR
+    }
+    best = best_of([each for each in judged if each.evaluation.status.is_of_the_kernel])
     found = measures(best, floor_ms)
     bound = {name: bound_cases(each.evaluation, floor_ms) for name, each in best.items()}
     shares = sorted(_by_type(best.values()).items())
@@ -209,12 +214,13 @@ def _written(
     left_out = {**unfit, **dict.fromkeys(strangers, "the suite has no such operator")}
     body = {
         "operators": {name: _row(each) for name, each in best.items()},
-        "measures": {name: asdict(each) for name, each in found.items()},
+        "measures": {name: each.to_json() for name, each in found.items()},
         "cases that pass, by type": types,
         "statuses": counts,
         "floor_ms": floor_ms,
         "cases bound by overhead": {name: cases for name, cases in bound.items() if cases},
         "left out": left_out,
+        "not judged": failed,
     }
     write_atomically(folder / "operator_scores.json", json.dumps(body, indent=1) + "\n")
     write_atomically(folder / "operators.csv", _csv(COLUMNS, map(_version_row, judged)))
@@ -226,6 +232,7 @@ def _written(
         *(f"{name:<18}{each}" for name, each in found.items()),
         *(f"cases of {dtype}: {share} pass" for dtype, share in types.items()),
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
+        *(f"not judged: {name}: {why}" for name, why in failed.items()),
         *([_overhead_line(bound, floor_ms)] if floor_ms else []),
         f"{folder}/operator_scores.json, operators.csv, operator_cases.csv",
     ]

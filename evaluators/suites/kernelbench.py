@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluators.base.nearest import nearest
 from evaluators.records.problem import Problem
-from evaluators.reference.loading import BadReference, make_problem
+from evaluators.reference.loading import BadReference, make_problem, read_reference
 from evaluators.suites.suite import SuiteEntry, SuiteMissing
 
 ROOT = "KERNELBENCH_ROOT"
@@ -32,12 +32,18 @@ REPRESENTATIVE: Mapping[int, Sequence[int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A problem of KernelBench: `name` is its file name without the suffix (`23_Softmax`)."""
+    """A problem of KernelBench: `name` is its file name without the suffix (`23_Softmax`). `read` reads its
+    source."""
 
     level: int
     number: int
     name: str
-    source: str
+    read: Callable[[], str]
+
+    @property
+    def source(self) -> str:
+        """Its source. Raises BadReference if the file is no text."""
+        return self.read()
 
     @property
     def problem(self) -> str:
@@ -113,7 +119,10 @@ def _of_clone(root: Path, level: int) -> Sequence[Reference]:
         )
     found = [
         Reference(
-            level=level, number=int(matched[1]), name=path.stem, source=path.read_text(encoding="utf-8")
+            level=level,
+            number=int(matched[1]),
+            name=path.stem,
+            read=functools.partial(read_reference, path),
         )
         for path in folder.glob("*.py")
         if (matched := re.match(r"(\d+)_", path.name))
@@ -136,7 +145,12 @@ def _of_dataset(level: int) -> Sequence[Reference]:
         reason = str(error).partition("\n")[0]
         raise SuiteMissing(f"KernelBench's dataset cannot be downloaded ({reason}); {how}") from error
     found = [
-        Reference(level=level, number=int(row["problem_id"]), name=row["name"], source=row["code"])
+        Reference(
+            level=level,
+            number=int(row["problem_id"]),
+            name=row["name"],
+            read=functools.partial(str, row["code"]),
+        )
         for row in rows
     ]
     return sorted(found, key=lambda each: each.number)

@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluators.records.problem import Problem
 from evaluators.reference.dispatch_mode import dispatch_mode
-from evaluators.reference.loading import load_module, make_inputs
+from evaluators.reference.loading import ConstructorArguments, constructor_arguments, load_module, make_inputs
 from kernel_library.overrides.shapes import shape_text
 
 logger = logging.getLogger(__name__)
@@ -107,15 +107,15 @@ def family(operators: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return "_".join(named), tuple(dict.fromkeys(parts or named))
 
 
-def on_meta(problem: Problem) -> tuple[list[Any], Any, list[Any]]:
+def on_meta(problem: Problem) -> tuple[ConstructorArguments, Any, list[Any]]:
     """A reference's constructor arguments, `Model` and inputs on the meta device. Raises what the reference
     raises."""
     import torch
 
     module = load_module(problem.source, problem.overrides, name="library_reference")
     with torch.device("meta"), torch.no_grad():
-        arguments = list(module.get_init_inputs())
-        model = module.Model(*arguments).to(dtype=getattr(torch, problem.dtype))
+        arguments = constructor_arguments(module)
+        model = arguments.make(module.Model).to(dtype=getattr(torch, problem.dtype))
         return arguments, model, make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
 
 
@@ -142,5 +142,5 @@ def _trace(problem: Problem) -> Traits:
         op=op,
         parts=parts,
         inputs=tuple(shape_text(value.shape) for value in inputs if isinstance(value, torch.Tensor)),
-        bare=not arguments and not any(True for _ in (*model.parameters(), *model.buffers())),
+        bare=not any((arguments, arguments.named, [*model.parameters()], [*model.buffers()])),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from evaluators.app.command import CommandCall, compose_config
-from evaluators.app.config import quoted
+from evaluators.app.words import quoted, text_of
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import without
 from search.app.registry import by_path, read_config
@@ -63,7 +63,7 @@ def replay_overrides(arguments: Sequence[str]) -> list[str]:
     folder = recording_folder(run)
     recorded = _first_overrides(folder, f"replay.run={run}: not a run folder")
     kept = without([each.lstrip("+") for each in recorded], *NOT_REPLAYED)
-    asked = [f"replay.run={folder}" if each.startswith("replay.run=") else each for each in arguments]
+    asked = [f"replay.run={quoted(folder)}" if each.startswith("replay.run=") else each for each in arguments]
     return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
 
 
@@ -95,7 +95,7 @@ def _in_folder(folder: str) -> list[str]:
 def value_of(overrides: Sequence[str], key: str) -> str | None:
     """The last value that the overrides give a key; None if there is none, or if it is empty."""
     values = [each.partition("=")[2] for each in overrides if each.startswith(f"{key}=")]
-    value = values[-1].strip("'\"") if values else None
+    value = text_of(values[-1]) if values else None
     return None if value in ("null", "") else value
 
 

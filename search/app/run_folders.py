@@ -26,7 +26,10 @@ from search.records.journal import Journal
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
 """Kernels that may be with the evaluator at a time, per device and core."""
+NEW_FOLDER = {"output_subdir": "${new_folder:${oc.select:hydra.runtime.output_dir,null}}"}
+"""Hydra's setting for a command that needs a new folder: Hydra's files would replace an earlier run's."""
 RUN_FOLDER = {
+    **NEW_FOLDER,
     "run": {"dir": "${run_folder:${out},${problem.name},${oc.select:problem.path,null}}"},
     "sweep": {"dir": "${out}/multirun/${now:%Y-%m-%d_%H-%M-%S}", "subdir": "${hydra.job.num}"},
 }
@@ -55,7 +58,21 @@ def run_folder(out: str, problem: str, path: str | None = None) -> str:
     return str(folder)
 
 
+def new_folder(folder: str | None) -> str:
+    """The name of the folder for Hydra's files in this output folder. Raises UsageError if a run is there."""
+    if folder is not None:
+        require_new(Path(folder))
+    return ".hydra"
+
+
+def require_new(folder: Path) -> None:
+    """Raises UsageError if the folder has a run."""
+    if (folder / "journal.jsonl").exists():
+        raise UsageError(f"{shown(folder)} already has a run; continue it with resume={shown(folder)}")
+
+
 OmegaConf.register_new_resolver("run_folder", run_folder, replace=True, use_cache=True)
+OmegaConf.register_new_resolver("new_folder", new_folder, replace=True)
 
 
 def check_wandb(config: DictConfig) -> None:
@@ -121,8 +138,7 @@ def _no_report(missing: Sequence[str]) -> str:
 def keep_config(folder: Path, config: DictConfig) -> None:
     """Writes a new run's config, with the defaults that were chosen, into its folder. Raises UsageError if
     the folder already has a run."""
-    if (folder / "journal.jsonl").exists():
-        raise UsageError(f"{shown(folder)} already has a run; continue it with resume={shown(folder)}")
+    require_new(folder)
     (folder / ".hydra").mkdir(parents=True, exist_ok=True)
     OmegaConf.save(
         OmegaConf.create(by_name(OmegaConf.to_container(config))), folder / ".hydra" / "config.yaml"

@@ -41,6 +41,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, without
 from search.app.resuming import restore_overrides
+from search.app.run_folders import NEW_FOLDER
 from search.campaign.campaign_page import has_campaign, write_page
 from search.campaign.campaign_view import CampaignView
 from search.campaign.config import SearchesConfig, check_searches, searches_at_once
@@ -75,7 +76,7 @@ class CampaignConfig(SearchesConfig):
     only: list[str] = option([], "problems of the suite: numbers, names, or patterns with *; []: all")
     arms: dict[str, Any] = option({}, "settings to compare: overrides of `ideatree run`, by name; {}: one")
     scheduler: Any = group("gain")
-    hydra: Any = hydra_settings({"run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
+    hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
 @command(

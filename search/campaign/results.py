@@ -153,4 +153,4 @@ def _short(estimate: Estimate) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    return "" if math.isnan(estimate.value) else f"[{estimate.low:.3g}, {estimate.high:.3g}]"
+    return estimate.interval

@@ -44,6 +44,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, key_of, without
 from search.app.resuming import restore_overrides
+from search.app.run_folders import NEW_FOLDER
 from search.compare.comparison_page import write_page
 from search.compare.curves import UNITS, Searched
 from search.compare.plan import ComparisonPlan
@@ -69,7 +70,7 @@ class CompareConfig(RunConfig):
     )
     problems: list[str] = option([], "further problems, in addition to `problem`")
     rounds: int = option(100_000, "rounds of a search; by default the budget ends it")
-    hydra: Any = hydra_settings({"run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
+    hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
 @command(

@@ -54,7 +54,7 @@ from evaluators.base.usage_error import UsageError
 from evaluators.suites.traces import write_trace
 from search.app.overrides import without
 from search.app.resuming import restore_overrides
-from search.app.run_folders import page_at_the_end
+from search.app.run_folders import NEW_FOLDER, page_at_the_end
 from search.campaign.__main__ import OWN as CAMPAIGN
 from search.campaign.config import SearchesConfig, check_searches
 from search.optimize.extraction.traced_model import trace_model
@@ -114,7 +114,7 @@ class OptimizeConfig(SearchesConfig):
     verify_s: float = option(3600.0, "time limit of the verification, in seconds")
     stop_after: str = option("install", "last stage to run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
-    hydra: Any = hydra_settings({"run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
+    hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:

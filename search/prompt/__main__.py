@@ -25,7 +25,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from evaluators.app.command import CommandCall, build, choose_device, command, compose_config
-from evaluators.app.config import NO_FOLDER, group, hydra_settings, quoted
+from evaluators.app.config import NO_FOLDER, group, hydra_settings
+from evaluators.app.words import quoted
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem

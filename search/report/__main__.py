@@ -23,7 +23,8 @@ from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators.app.command import CommandCall, command, log_to, shown
-from evaluators.app.config import NO_FOLDER, hydra_settings, quoted
+from evaluators.app.config import NO_FOLDER, hydra_settings
+from evaluators.app.words import without_key
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.report_packages import missing_packages
@@ -53,12 +54,11 @@ class ReportConfig:
 
 def expand(overrides: Sequence[str]) -> CommandCall:
     """Accepts the run without its key. Raises UsageError unless there is exactly one."""
-    runs = [each for each in overrides if "=" not in each]
-    others = [each for each in overrides if "=" in each]
-    if len(runs) + sum(each.startswith("run=") for each in others) != 1:
+    words = without_key(overrides, "run")
+    if sum(each.startswith("run=") for each in words) != 1:
         shipped = ", ".join(shipped_recordings())
         raise UsageError(f"give exactly one run: its folder, or the name of a shipped recording ({shipped})")
-    return CommandCall(overrides=[*others, *(f"run={quoted(each)}" for each in runs)])
+    return CommandCall(overrides=words)
 
 
 @command("search.report", ReportConfig, __doc__, JournalError, expand=expand)

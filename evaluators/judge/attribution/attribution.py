@@ -92,7 +92,7 @@ def attribution(session: ReferenceSession, client: RunnerClient, scratch: str) -
     """The attribution for this problem; None if kernels may use any library, or if this machine cannot tell.
     `scratch` is the candidate's folder, before any of its code has run."""
     if session.vendor_kernels is not None and isinstance(client, GpuRunnerClient):
-        source = Path(scratch, SOURCE).read_text()
+        source = Path(scratch, SOURCE).read_text(encoding="utf-8")
         return TracedAttribution(session, client, session.vendor_kernels, source)
     if session.problem.libraries == "no_library" and isinstance(client, CpuRunnerClient) and can_peek():
         return SampledAttribution(session, client, scratch)

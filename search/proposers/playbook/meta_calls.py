@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Problem
 from evaluators.reference.dispatch_mode import dispatch_mode
-from evaluators.reference.loading import load_module, make_inputs
+from evaluators.reference.loading import constructor_arguments, load_module, make_inputs
 from evaluators.suites.trace_inputs import operator_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _forward(problem: Problem) -> Forward | None:
 
     module = load_module(problem.source, problem.overrides, name="playbook_reference")
     with torch.device("meta"), torch.no_grad():
-        model = module.Model(*module.get_init_inputs()).to(getattr(torch, problem.dtype))
+        model = constructor_arguments(module).make(module.Model).to(getattr(torch, problem.dtype))
         inputs = make_inputs(module, seed=None, device="meta", dtype=problem.dtype)
         with (watch := _watching()):
             output = model(*inputs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import LOWER, Problem
-from evaluators.reference.loading import load_module
+from evaluators.reference.loading import constructor_arguments, inputs_of, load_module
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula
 from search.proposers.playbook.meta_calls import attribute
@@ -155,8 +155,8 @@ def _trace(problem: Problem) -> tuple[nn.Module, fx.Graph]:
 
     module = load_module(problem.source, problem.overrides, name="playbook_reference")
     with torch.device("meta"), torch.no_grad():
-        model = module.Model(*module.get_init_inputs())
-        inputs = module.get_inputs()
+        model = constructor_arguments(module).make(module.Model)
+        inputs = inputs_of(module)
         if type(model).__bases__ != (torch.nn.Module,):
             raise TypeError("Model inherits from more than nn.Module")
         traced = fx.symbolic_trace(model)

@@ -151,7 +151,7 @@ def test_a_folder_with_configs_reaches_the_configs_composed_in_the_job(tmp_path:
         found.append(given_config_folders())
         return 0
 
-    place = f"hydra.searchpath=['file://{tmp_path}']"
+    place = f"hydra.searchpath=[file://{tmp_path}]"
     assert main(["--config-dir", str(tmp_path)]) == main([place]) == main([]) == 0
     assert found == [[place], [place], []]
 

@@ -1,11 +1,13 @@
 """Rules for a suite reach each of its problems, whatever their types."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from evaluators.app.suite_config import chosen, open_problem
+from evaluators.app.suite_config import SuiteProblems, all_of, chosen, open_problem
 from evaluators.base.usage_error import UsageError
 from evaluators.suites import operators
 from evaluators.suites.traces import TRACES
@@ -46,3 +48,35 @@ def test_problems_are_selected_by_number_name_and_pattern(only: list[str], wante
         UsageError, match=r"here has no problem aten.div.Tenso; did you mean o/aten.div.Tensor\?"
     ):
         chosen(problems, [*only, "aten.div.Tenso"], "here")
+
+
+def test_a_bad_reference_stops_none_of_the_others(tmp_path: Path) -> None:
+    bad = tmp_path / "bad (1).py"
+    bad.write_text("import torch\n")
+    config: Any = OmegaConf.create({"device": "cpu", "problem": {"sizes": {}}})
+    problems = SuiteProblems(config)
+    assert problems.open(str(bad)) is None
+    with pytest.raises(UsageError, match="defines no Model"):
+        problems.lines()
+    assert problems.open("level1/softmax") is not None
+    (line,) = problems.lines()
+    assert line.startswith(f"{bad}: cannot be opened: {bad} defines no Model")
+
+
+def test_the_first_error_of_some_jobs_ends_the_others_before_it_is_raised() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise UsageError("no such thing")
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("it")
+
+    with pytest.raises(UsageError, match="no such thing"):
+        asyncio.run(all_of([waits(), fails()]))
+    assert ended == ["it"]
+    asyncio.run(all_of([]))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evaluators.audit import __main__ as audit
+from evaluators.baseline import __main__ as baseline
+from evaluators.device.child_processes import UnfitProblem
+from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.reference.judging_power import audit as audit_reference
-from evaluators.suites.kernelbench import ROOT
+from evaluators.scheduler.pool import Pool
+from evaluators.suites.kernelbench import ROOT, _of_clone
 from tests.evaluators.suites.clone import SOURCE, make_clone
 
 
@@ -88,3 +94,42 @@ def test_without_a_clone_one_line_says_how_to_get_it(
     said = capsys.readouterr().err
     assert "is not a clone of KernelBench" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("main", [audit.main, baseline.main])
+def test_a_bad_reference_stops_none_of_the_others(
+    main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does one that this machine is too small for, which is nowhere listed as unable to judge."""
+    level1 = make_clone(tmp_path / "clone") / "KernelBench" / "level1"
+    (level1 / "1_Relu.py").write_text("import torch\n")
+    (level1 / "4_Latin.py").write_bytes("# Länge".encode("latin-1"))
+    monkeypatch.setenv(ROOT, str(tmp_path / "clone"))
+    _of_clone.cache_clear()
+    judges = ReferenceAudit(problem="x", unfit="zeros pass")
+    steady = Evaluation(status=Status.CORRECT)
+
+    async def audited(self: object, problem: Problem) -> ReferenceAudit:
+        if "2_Zeros" in problem.name:
+            raise UnfitProblem("the reference cannot be judged here: too large")
+        return replace(judges, problem=problem.name)
+
+    async def evaluated(self: object, problem: Problem, kernel: object, **_: object) -> Evaluation:
+        return steady
+
+    monkeypatch.setattr(Pool, "audit", audited)
+    monkeypatch.setattr(Pool, "evaluate", evaluated)
+    out = tmp_path / "out"
+    assert main(["suite=kernelbench/level1", "device=cpu", f"out={out}"]) == 1
+    said = capsys.readouterr().out
+    assert "kernelbench/level1/1_Relu: cannot be opened: kernelbench/level1/1_Relu defines no Model" in said
+    assert "kernelbench/level1/4_Latin: cannot be opened: the reference " in said
+    assert "4_Latin.py cannot be read: it is not text in utf-8" in said
+    if main is audit.main:
+        assert "2_Zeros: could not be audited: the reference cannot be judged here: too large" in said
+        excluded = json.loads((out / "kernelbench_level1_excluded.json").read_text())
+        assert list(excluded) == ["kernelbench/level1/23_Softmax"]
+        assert len(list(csv.DictReader((out / "kernelbench_level1.csv").open()))) == 1
+    else:
+        assert "2 problems: 0 measured" in said
+    _of_clone.cache_clear()

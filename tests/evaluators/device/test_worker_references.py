@@ -29,6 +29,22 @@ pytestmark = pytest.mark.slow
             UnfitProblem,
             "the reference cannot be run: RuntimeError: cuDNN error",
         ),
+        ("raise SystemExit(3)", UnfitProblem, "the reference cannot be run: SystemExit: 3"),
+        (
+            "import nowhere_to_be_found",
+            UnfitProblem,
+            "the reference cannot be judged here: this machine has no Python module nowhere_to_be_found",
+        ),
+        (
+            "open('weights.pt')",
+            UnfitProblem,
+            "the reference cannot be judged here: no file weights.pt can be opened; a reference",
+        ),
+        (
+            "import signal; os.kill(os.getpid(), signal.SIGKILL)",
+            WorkerBroken,
+            "the evaluator's own processes did not start: the system has killed the judge process; ",
+        ),
         ("os._exit(3)", WorkerBroken, "the evaluator's own processes did not start: "),
     ],
 )
@@ -148,3 +164,46 @@ def test_warnings_of_the_judge_process_are_logged_once_per_problem(
         assert found.status is Status.CORRECT, found.log
     assert [record.getMessage() for record in caplog.records] == ["file/noisy: hear, hear"]
     assert "noise" not in "".join(capfd.readouterr())
+
+
+COMPILED = """
+import torch
+
+inner = torch.compile(lambda x: x * (3 if torch.compiler.is_compiling() else 1))
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.compile(torch.nn.Linear(64, 64))
+
+    @torch.compile
+    def forward(self, x):
+        return inner(self.linear(x)) * (3 if torch.compiler.is_compiling() else 1)
+
+def get_inputs():
+    return [torch.randn(8, 64)]
+
+def get_init_inputs():
+    return []
+"""
+EAGER = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+def test_a_reference_that_compiles_itself_runs_eagerly(
+    second: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For every dtype and distribution it would be compiled anew."""
+    problem = Problem(name="file/compiled", source=COMPILED)
+    found = second.measure(problem, Kernel(source=EAGER, language="cpp"), b"")
+    assert found.status is Status.CORRECT, found.log
+    assert "file/compiled: torch.compile is turned off in the reference" in caplog.text

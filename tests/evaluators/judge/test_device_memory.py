@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
-from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, used_up
+from evaluators.judge.device_memory import CLEARED_BYTES_PER_S, DeviceMemory, require_room, used_up
 from evaluators.judge.head_to_head import Contender, HeadToHead
 from evaluators.judge.judge_process import _failure
-from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan
+from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan, TooLarge
 from evaluators.judge.runner_client import BaselineFailed, CandidateRefused
 from evaluators.judge.timing.gpu_timing import GpuRunnerClient
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan
 from evaluators.runner.messages import Done, Failed, Phase
+from evaluators.system import machine_memory
 from tests.evaluators.references import session_of
 
 PLAN = MemoryPlan(
@@ -181,3 +182,54 @@ def test_memory_used_by_others_is_not_the_problems_fault(monkeypatch: pytest.Mon
     assert _failure({"op": "open"}, error)["op"] == "failed"
     on_a_gpu(monkeypatch, free=8, reserved=70)
     assert not used_up(RuntimeError("no kernel image"))
+
+
+LARGE = """
+import torch
+
+batch, width = 4096, 393216
+
+
+class Model(torch.nn.Module):
+    def __init__(self, n=1):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros({weights}))
+
+    def forward(self, x):
+        return {answer}
+
+
+def get_inputs():
+    return [torch.rand(batch, width)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "answer", "fields", "needs"),
+    [
+        ("1", "torch.relu(x)", {}, "at least 42.0 GiB on a CPU"),  # KernelBench's level 1, problem 19
+        ("1", "torch.relu(x)", {"timed": False}, "at least 30.0 GiB"),
+        ("1", "torch.relu(x)", {"dtype": "float16"}, "at least 21.0 GiB"),
+        ("1", "x.sum()", {}, "at least 24.0 GiB"),
+        ("1", "torch.relu(x)", {"overrides": {"batch": 512}}, ""),
+        ("1 << 30", "x * self.weight[0]", {"overrides": {"batch": 1}}, "at least 20.0 GiB"),
+        ("1", "x[x > 0]", {"overrides": {"batch": 64}}, ""),  # its shape is unknown without data
+    ],
+)
+def test_a_problem_that_cannot_fit_is_refused_before_it_is_drawn(
+    weights: str, answer: str, fields: Any, needs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_memory, "free_bytes", lambda: 18 * GIB)
+    monkeypatch.setattr(machine_memory, "total_bytes", lambda: 24 * GIB)
+    problem = Problem(name="large", source=LARGE.format(weights=weights, answer=answer), **fields)
+    if not needs:
+        require_room(problem)
+        return
+    with pytest.raises(TooLarge) as caught:
+        require_room(problem)
+    said = f"{needs} on a CPU" if "CPU" not in needs else needs
+    assert f"this problem needs {said}; 18.0 of 24.0 GiB of memory are free" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -344,3 +345,198 @@ def test_shipped_problems_load_at_full_size_for_a_gpu(name: str) -> None:
     config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
     config.pop("_target_")
     assert load_problem(**config, device="cuda").overrides == {}
+
+
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, {parameters}):
+        super().__init__()
+        self.given = {given}
+
+    def forward(self, x, y=None, *, z=None):
+        return x
+
+def get_inputs():
+    return {inputs}
+
+def get_init_inputs():
+    return {init}
+"""
+
+
+def model_of(parameters: str, given: str, init: str, inputs: str = "[]") -> Any:
+    return module_of(MODEL.format(parameters=parameters, given=given, init=init, inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "init", "given"),
+    [
+        ("n_in", "[4]", (4,)),
+        ("n_in", "[[], {'n_in': 4}]", (4,)),
+        ("n_in, bias=True", "[[4], {'bias': False}]", (4, False)),
+        ("n_in, n_out=8", "([], dict(n_out=2, n_in=4))", (4, 2)),
+        ("*, n_in", "[[], {'n_in': 4}]", (4,)),
+        ("n_in=4", "[[], {}]", (4,)),
+        ("n_in, n_out=3", "[[4], {}]", ([4], {})),  # Model takes these two
+        ("sizes, options", "[[4, 8], {'bias': True}]", ([4, 8], {"bias": True})),
+        ("sizes, options", "[[4, 8], {}]", ([4, 8], {})),
+        ("n_in", "{'n_in': 4}", (4,)),
+        ("n_in, n_out", "iter([4, 8])", (4, 8)),
+        ("n_in", "4", (4,)),
+        ("n_in", "'relu'", ("relu",)),
+        ("n_in=4", "None", (4,)),
+        ("sizes", "[[4, 8]]", ([4, 8],)),
+    ],
+)
+def test_the_forms_of_constructor_arguments(parameters: str, init: str, given: tuple[Any, ...]) -> None:
+    names = ", ".join(each.partition("=")[0].strip() for each in parameters.split(",") if "*" not in each)
+    module = model_of(parameters, f"({names},)", init)
+    model: Any = make_model(module, "Model", init_inputs(module, 1), seed=1, device="cpu", dtype="float32")
+    assert model.given == given
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes"),
+    [
+        ("torch.ones(65, 3)", [(65, 3)]),
+        ("[torch.ones(65, 3)]", [(65, 3)]),
+        ("(torch.ones(2), torch.ones(3))", [(2,), (3,)]),
+        ("{'y': torch.ones(3), 'x': torch.ones(2)}", [(2,), (3,)]),
+        ("iter([torch.ones(2)])", [(2,)]),
+        ("{'a': torch.ones(2)}.values()", [(2,)]),
+    ],
+)
+def test_the_forms_of_inputs(inputs: str, shapes: list[tuple[int, ...]]) -> None:
+    module = model_of("n=1", "n", "[]", inputs)
+    found = make_inputs(module, seed=1, device="cpu", dtype="float64")
+    assert [tuple(each.shape) for each in found] == shapes
+    assert {each.dtype for each in found} == {torch.float64}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ("{'x': 1, 'z': 2}", "names z, which Model.forward takes by name only"),
+        (
+            "{'x': 1, 'nothing': 2}",
+            "does not suit Model.forward: got an unexpected keyword",
+        ),
+        ("None", "get_inputs() returns None; it must return a list of inputs"),
+        ("'x'", "get_inputs() returns 'x'; it must return a list of inputs"),
+    ],
+)
+def test_inputs_that_are_none(inputs: str, says: str) -> None:
+    with pytest.raises(BadReference) as caught:
+        make_inputs(model_of("n=1", "n", "[]", inputs), seed=1, device="cpu", dtype="float32")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "utf-8", "latin-1", "cp1252", "iso-8859-15"])
+def test_a_reference_in_the_encoding_that_it_declares(codec: str, tmp_path: Path) -> None:
+    head = "" if codec == "utf-8-sig" else f"# über -*- coding: {codec} -*-\r\n"
+    data = f"{head}# Länge\n{SOURCE}".encode(codec)
+    source = load_problem("file", path=written(tmp_path, data)).source
+    assert "# Länge" in source and not source.startswith("\ufeff")
+    assert load_module(source.encode().decode(), {}).width == 8
+    assert compile(source.encode(), "x", "exec") is not None, "as a file in UTF-8 it is right, too"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (
+            "# Länge\n".encode("latin-1"),
+            "mine.py cannot be read: it is not text in utf-8 (byte 0xe4 in",
+        ),
+        (b"# coding: nothing\n", "mine.py cannot be read: it declares the unknown encoding: nothing"),
+        ("x = 1".encode("utf-16"), "mine.py cannot be read: "),
+        (b"x = 'a\0b'", "mine.py is not Python: "),
+        (b"(" * 5000 + b")" * 5000, "mine.py is not Python: "),
+    ],
+)
+def test_a_file_that_is_no_text_is_named(data: bytes, says: str, tmp_path: Path) -> None:
+    with pytest.raises(BadReference) as caught:
+        load_problem("file", path=written(tmp_path, data))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reference_finds_its_own_source() -> None:
+    """TorchScript and `inspect` read it, also after another reference was loaded."""
+    scripted = SOURCE.replace(
+        "class Model",
+        """
+@torch.jit.script
+def twice(x):
+    return 2 * x
+
+def late(x):
+    return x + 1
+
+class Model""",
+    )
+    module = module_of(scripted, N=5)
+    module_of("import inspect\n" * 40 + SOURCE)
+    assert torch.equal(module.twice(torch.ones(2)), 2 * torch.ones(2))
+    assert torch.equal(torch.jit.script(module.late)(torch.ones(2)), 2 * torch.ones(2))
+    assert "self.linear(x)" in inspect.getsource(module.Model.forward)
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit(3)", "raise SystemExit", "1 / 0"])
+def test_a_reference_that_exits_does_not_end_the_command(line: str, tmp_path: Path) -> None:
+    problem = load_problem("file", path=written(tmp_path, f"{SOURCE}\n{line}\n"))
+    assert problem.dtype == "float32"
+    with pytest.raises(BadReference, match="get_cases"):
+        load_problem("file", path=written(tmp_path, f"{SOURCE}\ndef get_cases():\n    {line}\n"))
+
+
+def test_modules_of_its_folder_become_part_of_a_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "helper_one.py": "# coding: latin-1\n# Länge\nimport helper_two\nSIZE = helper_two.SIZE\n",
+        "helper_two.py": "SIZE = 8\ndef late():\n    import helper_one\n    return helper_one.SIZE\n",
+        "parts/__init__.py": "from .inner import double\nfrom . import other\n",
+        "parts/inner.py": "from .other import FACTOR\ndef double(x):\n    return FACTOR * x\n",
+        "parts/other.py": "FACTOR = 2\n",
+        "torch.py": "raise AssertionError('not the one that is installed')\n",
+        "unused.py": "raise AssertionError('nobody imports it')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    head = '"""A reference."""\nfrom __future__ import annotations\nimport helper_one, sys\n'
+    head += "from parts import double\n"
+    body = SOURCE.replace("self.linear(x)", "double(self.linear(x))").replace("N * 2", "helper_one.SIZE")
+    path = written(tmp_path, head + body)
+    monkeypatch.chdir(tmp_path)
+    problem = load_problem("file", path=path)
+    assert "# Länge" in problem.source and "nobody imports it" not in problem.source
+    before = [*sys.meta_path]
+    monkeypatch.chdir("/")
+    for each in tmp_path.rglob("*.py"):
+        each.unlink()
+    try:
+        module = load_module(problem.source, {"N": 3})
+        model: Any = make_model(
+            module, "Model", init_inputs(module, 1), seed=1, device="cpu", dtype="float32"
+        )
+        x = torch.ones(1, 8)
+        assert torch.equal(model(x), 2 * model.linear(x))
+        assert module.helper_one.helper_two.late() == 8
+        other = load_module(problem.source.replace("SIZE = 8", "SIZE = 9"), {})
+        assert other.helper_one.SIZE == 9 and module.helper_one.SIZE == 8
+    finally:
+        sys.meta_path[:] = before
+        for name in ("helper_one", "helper_two", "parts", "parts.inner", "parts.other"):
+            sys.modules.pop(name, None)
+
+
+def test_a_reference_without_neighbours_is_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "nn.py").write_text("x = 1")
+    assert load_problem("file", path=written(tmp_path, SOURCE)).source == SOURCE
+    (tmp_path / "helper_one.py").write_bytes("# Länge".encode("latin-1"))
+    with pytest.raises(BadReference, match=r"a module that .*mine\.py imports cannot be read"):
+        load_problem("file", path=written(tmp_path, f"import helper_one\n{SOURCE}"))

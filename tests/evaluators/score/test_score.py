@@ -19,7 +19,7 @@ from evaluators.baseline import __main__ as baseline
 from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, Evaluation, Status, Timing
 from evaluators.records.scores import Scored, fast_p, geometric_mean, measures, median, pass_at_k
 from evaluators.score import __main__ as score
-from evaluators.suites.kernelbench import ROOT
+from evaluators.suites.kernelbench import ROOT, _of_clone
 from tests.evaluators.suites.clone import make_clone
 
 UNTOLD = dict.fromkeys(("sm_mhz", "memory_mhz", "temperature_c", "power_w"))
@@ -30,6 +30,18 @@ import torch
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1)
+"""
+EXTENSION = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = "torch::Tensor answer(torch::Tensor x) { return at::softmax(x, -1); }"
+built = load_inline(name="answers", cpp_sources=SOURCE, functions=["answer"])
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return built.answer(x)
 """
 QUICK = [
     *("device=cpu", "evaluator.threads=1", "evaluator.max_calls=8"),
@@ -123,6 +135,131 @@ def test_bad_input_is_one_line(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.fixture
+def judged_as(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the evaluation of each sample by its key, without a device."""
+
+    def set_to(found: dict[str, Evaluation]) -> None:
+        async def evaluated(
+            pool: Any, problem: Any, kernel: Any, kept: Any, key: str, **_: Any
+        ) -> Evaluation:
+            return found[key.split()[0]]
+
+        monkeypatch.setattr(score, "evaluate_once", evaluated)
+
+    return set_to
+
+
+FAST = Evaluation(
+    status=Status.CORRECT,
+    timing=Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1),
+)
+NOT_HERE = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log="this machine has no ninja; pip install ninja")
+
+
+def test_what_could_not_be_judged_is_neither_right_nor_wrong(
+    folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = Evaluation(status=Status.INCORRECT, log="wrong")
+    some = {"1/23/0": FAST, "1/23/1": NOT_HERE, "1/23/2": NOT_HERE, "1/23/3": wrong}
+    judged_as({**some, "1/1/0": NOT_HERE, "1/2/0": FAST})
+    assert score.main([str(folder), *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "6 samples of 2 problems (infrastructure_error 3, correct 2, incorrect 1)" in said
+    for name in ("23_Softmax, sample 1", "23_Softmax, sample 2", "1_Relu, sample 0"):
+        assert f"not judged: kernelbench/level1/{name}: this machine has no ninja; pip install ninja" in said
+    scores = json.loads((folder / "scores.json").read_text())
+    assert len(scores["not judged"]) == 3 and scores["problems"] == 2
+    assert scores["measures"]["correct"]["value"] == pytest.approx((0.5 + 1) / 2)
+    assert scores["measures"]["compiled"]["value"] == 1.0
+    assert scores["measures"]["compiled"]["low"] < 1.0 == scores["measures"]["compiled"]["high"]
+    results = json.loads((folder / "eval_results.json").read_text())
+    assert [each["sample_id"] for each in results["23"]] == [0, 3] and "1" not in results
+
+
+def test_a_folder_of_which_nothing_could_be_judged(
+    folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged_as(dict.fromkeys(["1/23/0", "1/23/1", "1/23/2", "1/23/3", "1/1/0", "1/2/0"], NOT_HERE))
+    assert score.main([str(folder), *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "6 samples of 0 problems (infrastructure_error 6)" in said
+    assert "compiled" not in said and said.count("not judged: ") == 6
+
+
+@pytest.mark.parametrize("data", [b"import torch\n", "# Länge\n".encode("latin-1"), b"import sys; sys.exit("])
+def test_a_bad_reference_stops_none_of_the_others(
+    folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes
+) -> None:
+    (tmp_path / "clone" / "KernelBench" / "level1" / "1_Relu.py").write_bytes(data)
+    _of_clone.cache_clear()
+    judged_as(dict.fromkeys(["1/23/0", "1/23/1", "1/23/2", "1/23/3", "1/2/0"], FAST))
+    assert score.main([str(folder), *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "left out: kernelbench/level1/1: " in said and "1_Relu" in said
+    assert json.loads((folder / "scores.json").read_text())["measures"]["correct"]["value"] == 1.0
+    assert score.main([str(folder), *QUICK, "problem.tolerance=loose"]) == 2
+    assert "problem.tolerance is 'loose'" in capsys.readouterr().err
+
+
+def test_files_that_look_like_kernels_are_named(
+    folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped = [
+        *("level_1_problem_23_sample_0_kernel (1).py", "level_1_problem_23_sample_9.py", "mine.py"),
+        "level_1_problem_23_sample_8_kernel.py.txt",
+    ]
+    for name in (*skipped, "notes.txt", "level_1_problem_23_sample_0_prompt.txt"):
+        (folder / name).write_text("x = 1")
+    (folder / "level_2_problem_3_sample_0_kernel.py").write_text(RIGHT)
+    keys = ["1/23/0", "1/23/1", "1/23/2", "1/23/3", "1/1/0", "1/2/0", "2/3/0"]
+    judged_as(dict.fromkeys(keys, FAST))
+    assert score.main([str(folder), *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert said.count("skipped: ") == len(skipped)
+    for name in skipped:
+        assert f"skipped: {name} is not named like level_1_problem_23_sample_0_kernel.py" in said
+    last = said.splitlines()[-1]
+    assert last == f"{folder}/eval_results_level1.json, eval_results_level2.json, scores.json"
+    for name in ("eval_results_level1.json", "eval_results_level2.json", "scores.json"):
+        assert (folder / name).exists()
+    assert not (folder / "eval_results.json").exists()
+    (folder / "level_1_problem_023_sample_0_kernel.py").write_text(RIGHT)
+    assert score.main([str(folder), *QUICK]) == 2
+    assert "are the same sample" in capsys.readouterr().err
+
+
+def test_a_baseline_file_without_a_problem_leaves_it_out(
+    folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    judged_as(dict.fromkeys(["1/23/0", "1/23/1", "1/23/2", "1/23/3", "1/1/0", "1/2/0"], FAST))
+    times = {"level1": {"23_Softmax.py": {"mean": 3.0}}}
+    (tmp_path / "times.json").write_text(json.dumps(times))
+    assert score.main([str(folder), *QUICK, f"baseline={tmp_path / 'times.json'}"]) == 0
+    said = capsys.readouterr().out
+    assert "left out: kernelbench/level1/1_Relu: the baseline file has no time for level1/1_Relu" in said
+    assert json.loads((folder / "scores.json").read_text())["measures"]["geometric mean"][
+        "value"
+    ] == pytest.approx(3.0)
+
+
+@pytest.mark.slow
+def test_without_ninja_nothing_is_kept_and_with_it_the_same_call_is_right(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in folder.iterdir():
+        each.unlink()
+    (folder / "level_1_problem_23_sample_0_kernel.py").write_text(EXTENSION)
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        assert score.main([str(folder), *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "not judged: kernelbench/level1/23_Softmax, sample 0: this machine has no ninja" in said
+    assert not (folder / "evaluations.jsonl").exists()
+    assert score.main([str(folder), *QUICK]) == 0
+    assert "(correct 1)" in capsys.readouterr().out
 
 
 def scores(*speedups: float) -> list[Scored]:

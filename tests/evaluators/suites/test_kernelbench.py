@@ -118,3 +118,18 @@ def test_all_of_a_real_clone_load() -> None:
         problems = [load_kernelbench_problem(each.problem, dtype="float32") for each in references(level)]
         counts[level] = len({each.name for each in problems})
     assert counts == {1: 100, 2: 100, 3: 50, 4: 20}
+
+
+def test_a_file_that_is_no_text_costs_only_its_own_problem(clone: Path) -> None:
+    folder = clone / "KernelBench" / "level1"
+    (folder / "7_Latin.py").write_bytes("# Länge\nimport torch\n".encode("latin-1"))
+    declared = "# coding: latin-1\n# Länge\n" + (folder / "1_Relu.py").read_text()
+    (folder / "8_Declared.py").write_bytes(declared.encode("latin-1"))
+    kernelbench._of_clone.cache_clear()
+    try:
+        assert [each.number for each in references(1)] == [1, 2, 7, 8, 23]
+        assert "# Länge" in kernelbench.load_kernelbench_problem("kernelbench/level1/8").source
+        with pytest.raises(BadReference, match=r"7_Latin\.py cannot be read: it is not text in utf-8 \(byte"):
+            kernelbench.load_kernelbench_problem("kernelbench/level1/7")
+    finally:
+        kernelbench._of_clone.cache_clear()

@@ -70,10 +70,28 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "mine/one"
     assert {"journal.jsonl", "summary.json", "variants", ".hydra"} <= {each.name for each in folder.iterdir()}
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
-    again = shell(tmp_path, "run", *REPLAYED, "hydra.run.dir=mine/one")
-    assert again.returncode == 2
-    assert again.stderr == ("search.run: mine/one already has a run; continue it with resume=mine/one\n")
-    assert (folder / "journal.jsonl").exists()
+
+
+def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / "mine"
+    (folder / ".hydra").mkdir(parents=True)
+    for name in ("journal.jsonl", ".hydra/config.yaml", ".hydra/overrides.yaml", ".hydra/hydra.yaml"):
+        (folder / name).write_text(f"of {name}")
+    before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    there, sweep = "hydra.run.dir=sweep/mine", ("hydra.sweep.dir=sweep", "hydra.sweep.subdir=mine")
+    names = ("strategies=[idea_branching,puct]", "budget.evaluations=4")
+    for call in (
+        ("run", "problem=level1/softmax", there),
+        ("run", "--multirun", "problem=level1/softmax", "seed=1,2", *sweep),
+        ("mcp", "problem=level1/softmax", there),
+        ("compare", "problem=level1/softmax", *names, there),
+        ("campaign", "suite=shipped", "budget.evaluations=4", there),
+        ("optimize", "model=level1/softmax", there),
+    ):
+        done = shell(tmp_path, *call)
+        said = f"search.{call[0]}: sweep/mine already has a run; continue it with resume=sweep/mine\n"
+        assert (done.returncode, done.stderr) == (2, said), call
+    assert {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()} == before
 
 
 def test_a_run_resumes_in_its_hydra_folder(tmp_path: Path) -> None:
