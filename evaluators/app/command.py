@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dis
 import logging
 import os
 import select
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +50,8 @@ class CommandCall:
 
     overrides: Sequence[str]
     stored: DictConfig | None = None
+    continues: str = ""
+    """The argument with the existing folder that the call works in; "" for a call with a new folder."""
 
 
 class JobFailed(Exception):
@@ -104,8 +108,10 @@ class Command:
         if flags.config_name and flags.config_dir:
             primary, further = os.path.abspath(flags.config_dir), str(config_folder())
         if not flags.shell_completion:
-            call = self._expand(flags.overrides)
-            call = replace(call, overrides=[*search_path(further), *expand_choices(call.overrides)])
+            call = self._expand([*search_path(further), *flags.overrides])
+            call = replace(call, overrides=expand_choices(call.overrides))
+        if call.continues and (flags.multirun or "hydra.mode=MULTIRUN" in call.overrides):
+            raise UsageError(f"{call.continues} continues one run, --multirun starts new ones; leave one out")
         self._statuses.clear()
         self._existing = {each for each in _output_folders(call.overrides) if each.exists()}
         with _composable(self.config, call, primary, flags.config_dir) as (hydra, name):
@@ -280,14 +286,45 @@ def given_overrides() -> list[str]:
 
 
 def build(config: DictConfig, **more: Any) -> Any:
-    """Instantiates the `_target_` of a config. Raises UsageError for values that its constructor refuses."""
+    """Instantiates the `_target_` of a config. Raises UsageError for values that its constructor refuses, and
+    the constructor's own error for a fault of it."""
     try:
         return instantiate(config, _convert_="all", **more)
     except InstantiationException as error:
         cause = error.__cause__ or error
         while first_line(cause).endswith(":") and cause.__cause__ is not None:  # only introduces the next one
             cause = cause.__cause__
+        raised = _raised(error)
+        if not is_refusal(raised):
+            raise raised from raised.__cause__
         raise UsageError(first_line(cause)) from error
+
+
+def _raised(error: BaseException) -> BaseException:
+    """What a constructor raised, without Hydra's errors around it."""
+    while isinstance(error, HydraException) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a constructor refused a value, or cannot be found or imported. Otherwise it has a fault; also a
+    ValueError or TypeError that no `raise` and no called function has raised, as in `a, b = [1]`."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if str(frame.f_globals.get("__name__")).startswith(("hydra.", "omegaconf.")):
+        return True
+    if isinstance(error, ValueError | TypeError):
+        return _instruction(error).startswith(("RAISE", "RERAISE", "CALL"))
+    return isinstance(error, UsageError | ImportError | OSError | HydraException)
+
+
+def _instruction(error: BaseException) -> str:
+    """The instruction that raised the error."""
+    innermost = error.__traceback__
+    assert innermost is not None
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return dis.opname[innermost.tb_frame.f_code.co_code[innermost.tb_lasti]]
 
 
 def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
