@@ -10,7 +10,8 @@ same number to each), and the stop rules `stop.*` end searches that are stuck or
 are written slice by slice, and `resume=` continues a campaign that was interrupted or killed. `report.html`
 is written at most once a minute, and when the campaign ends or is interrupted.
 
-Exit status: 0 when it ended at its limits, 2 when the call was wrong, 130 when it was interrupted.
+Exit status: 0 when it ended at its limits, 1 when a search failed, 2 when the call was wrong, 130 when it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ def main(config: DictConfig) -> int:
             return [] if has_campaign(campaign.folder) else None
         return write(campaign.folder, run.searches, run.seconds)
 
-    run_with_report(work, summary, write_page, campaign.folder, console, wanted=bool(config.report))
-    return 0
+    run = run_with_report(work, summary, write_page, campaign.folder, console, wanted=bool(config.report))
+    failed = [each for each in run.searches if each.failed]
+    say(console, *(f"{each.arm} on {each.problem}: {each.stopped}" for each in failed))
+    return 1 if failed else 0
 
 
 def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:

@@ -95,7 +95,10 @@ def main(config: DictConfig) -> int:
         return write(comparison, ended) if ended else None
 
     run_with_report(work, summary, write_page, comparison.folder, console, wanted=bool(config.report))
-    return 1 if len(comparison.ended()) < len(comparison.searches) else 0
+    ended = comparison.ended()
+    failed = [each for each in ended if each.failed]
+    say(console, *(f"{each.arm} on {each.problem}, seed {each.seed}: {each.reason}" for each in failed))
+    return 1 if failed or len(ended) < len(comparison.searches) else 0
 
 
 def plan(

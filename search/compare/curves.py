@@ -57,6 +57,11 @@ class Searched:
     points: tuple[Point, ...]
     statuses: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended the search; a resumed comparison continues it."""
+        return self.reason.startswith("error")
+
     def to_json(self) -> str:
         """One line."""
         return json.dumps(asdict(self))

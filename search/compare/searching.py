@@ -46,7 +46,8 @@ async def search_all(
 ) -> list[Searched]:
     """Runs the searches that have not ended yet and returns all that have. `config`: the comparison's. Each
     result is written as soon as its search ends; then `on_change` is called. Raises UsageError."""
-    done = {(each.problem, each.arm, each.seed) for each in comparison.ended()}
+    ended = [each for each in comparison.ended() if not each.failed]
+    done = {(each.problem, each.arm, each.seed) for each in ended}
     todo = [each for each in comparison.searches if (each.problem, each.arm, each.seed) not in done]
     comparison.folder.mkdir(parents=True, exist_ok=True)
     columns = (
