@@ -359,9 +359,11 @@ def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:
 
 
 def log_to(console: Console) -> None:
-    """Logs warnings to the console that also shows the run, so that the two do not interleave."""
+    """Logs warnings, and how kernels are confined, to the console that also shows the run, so that the two do
+    not interleave."""
     handler = RichHandler(console=console, show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
+    logging.getLogger("evaluators.isolation").setLevel(logging.INFO)
 
 
 def say(console: Console, *lines: str, style: str | None = None) -> None:

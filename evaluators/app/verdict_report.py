@@ -97,7 +97,7 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
     elif libraries == "no_library" and timing is not None:
         yield "own share", "unknown: too few samples to attribute the computing"
     if about.get("isolation"):
-        yield "isolation", about["isolation"]
+        yield "isolation", "; ".join(filter(None, (about["isolation"], about.get("isolation_missing"))))
     if about.get("device"):
         software = [f"{name} {about[name]}" for name in ("torch", "cuda") if about.get(name)]
         yield "device", ", ".join([about["device"], *software])
