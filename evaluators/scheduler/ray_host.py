@@ -178,11 +178,16 @@ class RayHost:
                 device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more
             )
         streaming = (await self._actor(device)).measure_in_stages.options(num_returns="streaming")
-        words = await self._answer(
-            device, lambda: _at_once(streaming.remote(problem, kernel, archive, thorough, more))
-        )
-        while (word := await self._answer(device, lambda: anext(words, None))) is not None:
-            said: str | Evaluation = await self._answer(device, lambda word=word: word)
+
+        async def begin() -> Any:
+            return streaming.remote(problem, kernel, archive, thorough, more)
+
+        async def next_word() -> Any:
+            word = await anext(words, None)
+            return None if word is None else await word
+
+        words = await self._answer(device, begin)
+        while (said := await self._answer(device, next_word)) is not None:
             if isinstance(said, Evaluation):
                 return said
             on_stage(said)
@@ -313,10 +318,6 @@ def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, s
         timeout_s=settings.build_timeout_s,
         cache=settings.build_cache,
     )
-
-
-async def _at_once(value: T) -> T:
-    return value
 
 
 def _servers() -> dict[int, str]:
