@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -126,6 +127,15 @@ def keep_config(folder: Path, config: DictConfig) -> None:
     OmegaConf.save(
         OmegaConf.create(by_name(OmegaConf.to_container(config))), folder / ".hydra" / "config.yaml"
     )
+
+
+def refuse_if_begun(file: Path, what: str) -> None:
+    """Raises UsageError for a new call in a folder where another one has begun: it would mix the two. `file`
+    has its results."""
+    begins = HydraConfig.get().output_subdir is not None
+    if begins and file.exists() and file.stat().st_size:
+        place = shown(file.parent)
+        raise UsageError(f"{place} already has a {what}; continue it with resume={place}")
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, without
 from search.app.resuming import restore_overrides
+from search.app.run_folders import refuse_if_begun
 from search.campaign.campaign_page import has_campaign, write_page
 from search.campaign.campaign_view import CampaignView
 from search.campaign.config import SearchesConfig, check_searches, searches_at_once
@@ -92,6 +93,7 @@ def main(config: DictConfig) -> int:
     log_to(console)
     check_searches(config)
     campaign = plan(config, given_overrides(), output_folder())
+    refuse_if_begun(campaign.kept, "campaign")
     say(console, f"campaign: {shown(campaign.folder)}")
 
     async def work(on_kept: Callable[[], None]) -> CampaignRun:

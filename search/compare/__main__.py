@@ -44,6 +44,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, key_of, without
 from search.app.resuming import restore_overrides
+from search.app.run_folders import refuse_if_begun
 from search.compare.comparison_page import write_page
 from search.compare.curves import UNITS, Searched
 from search.compare.plan import ComparisonPlan
@@ -85,6 +86,7 @@ def main(config: DictConfig) -> int:
     log_to(console)
     positive(config, "seeds", "seeds_at_once")
     comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
+    refuse_if_begun(comparison.results, "comparison")
     say(console, f"comparison: {shown(comparison.folder)}")
 
     async def work(on_change: Callable[[], None]) -> list[Searched]:
