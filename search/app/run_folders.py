@@ -14,6 +14,7 @@ from rich.console import Console
 
 from evaluators.app.command import one_of, shown
 from evaluators.app.config import group
+from evaluators.base.atomic_write import write_atomically
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.registry import by_name
@@ -124,9 +125,8 @@ def keep_config(folder: Path, config: DictConfig) -> None:
     if (folder / "journal.jsonl").exists():
         raise UsageError(f"{shown(folder)} already has a run; continue it with resume={shown(folder)}")
     (folder / ".hydra").mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(
-        OmegaConf.create(by_name(OmegaConf.to_container(config))), folder / ".hydra" / "config.yaml"
-    )
+    stored = OmegaConf.create(by_name(OmegaConf.to_container(config)))
+    write_atomically(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(stored))
 
 
 def refuse_if_begun(file: Path, what: str) -> None:
