@@ -7,6 +7,7 @@ https://platform.openai.com/docs/api-reference/chat
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,7 +51,8 @@ class OpenAI:
         self.name = name or f"openai/{model}"
         self.price, self.limits = price, limits
         self._model, self._base_url, self._structured = model, base_url, structured
-        self._access = Access(module="openai", package="openai", key_variable=key_variable)
+        url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        self._access = Access(module="openai", package="openai", key_variable=key_variable, url=url)
         options = {"temperature": temperature, "reasoning_effort": reasoning_effort, "extra_body": extra_body}
         self._options: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
         self._options[output_limit_key] = limits.output_tokens

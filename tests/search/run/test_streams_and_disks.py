@@ -14,9 +14,7 @@ from search.records.run_state import rebuild
 
 pytestmark = pytest.mark.slow
 
-SEARCH = (
-    "problem=landscape proposer=landscape wandb=off library.use=false report=false budget.evaluations=400"
-)
+SEARCH = "problem=landscape proposer=landscape wandb=off library.use=false budget.evaluations=400"
 FULL = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -29,7 +27,7 @@ sys.exit(main())
 def run(
     folder: Path, shell: str = "{}", program: str = "-m search.run", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    command = f"{sys.executable} {program} {SEARCH} out={folder}"
+    command = f"{sys.executable} {program} {SEARCH} report=false out={folder}"
     line = f"set -o pipefail; {shell.format(command)}"
     found = {**os.environ, **environment}
     return subprocess.run(["bash", "-c", line], env=found, capture_output=True, text=True, errors="replace")
