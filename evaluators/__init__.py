@@ -30,7 +30,8 @@ Where to look, from the commands down to the machine; each file says more at its
                   user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
                   five_stages, overhead, reference_audit, opening
-    base/         cause, nearest, atomic_write, jsonl_store, json_record, option, usage_error
+    base/         cause, nearest, atomic_write, jsonl_store, json_record, option, usage_error, system_error,
+                  source_comment
     problems/     the shipped references
 """
 
