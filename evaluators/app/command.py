@@ -408,7 +408,7 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    Console.on_broken_pipe = _become_quiet  # type: ignore[method-assign]
+    Console.on_broken_pipe = _become_quiet  # type: ignore[assignment, method-assign]
 
 
 def _become_quiet(console: Console) -> None:

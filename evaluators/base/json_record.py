@@ -66,13 +66,11 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
 def require_types(record: Any) -> None:
     """Checks the types of a dataclass's fields, of the dataclasses in it, and of the elements of tuples and
     mappings. JSON that was edited or damaged may have any type in their places. Raises TypeError."""
-    for name, (kinds, inner) in _types_of(type(record)).items():
+    for name, (kinds, inner) in _types_of(record.__class__).items():
         value = getattr(record, name)
         elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
-        for what, wanted, each in (
-            ("", kinds, value),
-            *((" of an element", inner, each) for each in elements),
-        ):
+        values = [("", kinds, value), *((" of an element", inner, each) for each in elements)]
+        for what, wanted, each in values:
             if wanted and not (isinstance(each, wanted) and (bool in wanted or not isinstance(each, bool))):
                 names = " or ".join(kind.__name__ for kind in wanted)
                 raise TypeError(f"{name}{what} is {each!r:.60}, not {names}")
