@@ -33,7 +33,7 @@ Where to look, from the commands down to the machine; each file says more at its
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
                   five_stages, overhead, reference_audit, opening
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
-                  source_file, usage_error
+                  source_file, source_comment, system_error, usage_error
     problems/     the shipped references
 """
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from evaluators.app.command import compose_config, compose_stored
 from evaluators.app.words import quoted
 from ideatree.runs import Run, open_run
-from search.app.resuming import stored_config
+from search.app.resuming import stored_config, with_choices
 from search.app.run_folders import run_folder
 from search.protocols import Proposer, Strategy
 from search.run import launch
@@ -136,7 +136,7 @@ async def _search(
 async def _resume(folder: str | Path, show: bool, keys: Mapping[str, Any], *, signals: bool) -> Run:
     stored = stored_config(Path(folder), "resume", RunConfig)
     stored.resume = str(folder)
-    config = compose_stored(stored, overrides(keys))
+    config = compose_stored(stored, with_choices(stored, overrides(keys), RunConfig))
     return await _run(config, Path(folder), [], show, signals, {})
 
 

@@ -107,6 +107,14 @@ class Strategy(Protocol):
         ...
 
 
+def ask(strategy: Strategy, view: View, rng: random.Random) -> Expansion | None:
+    """The strategy's answer. Raises TypeError if it is no expansion."""
+    answer: object = strategy.ask(view, rng)
+    if isinstance(answer, Expansion | None):
+        return answer
+    raise TypeError(f"strategy {type(strategy).__name__} returned {answer!r:.60}, not an Expansion or None")
+
+
 def expansions_of_a_round(
     strategy: Strategy, view: View, rng_of: Callable[[int], random.Random]
 ) -> list[Expansion]:
@@ -116,7 +124,7 @@ def expansions_of_a_round(
     """
     chosen: list[Expansion] = []
     while (left := strategy.ideas - sum(each.ideas for each in chosen)) > 0:
-        asked = strategy.ask(replace(view, pending=tuple(chosen), left=left), rng_of(len(chosen)))
+        asked = ask(strategy, replace(view, pending=tuple(chosen), left=left), rng_of(len(chosen)))
         if asked is None:
             break
         chosen.append(asked)

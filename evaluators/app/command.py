@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dis
+import io
 import logging
 import os
 import select
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,8 +39,10 @@ from evaluators.app.help import FLAGS, help_text
 from evaluators.app.words import text_of
 from evaluators.base.cause import first_line
 from evaluators.base.nearest import near
+from evaluators.base.system_error import system_error
 from evaluators.base.usage_error import UsageError
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
@@ -50,6 +55,8 @@ class CommandCall:
 
     overrides: Sequence[str]
     stored: DictConfig | None = None
+    continues: str = ""
+    """The argument with the existing folder that the call works in; "" for a call with a new folder."""
 
 
 class JobFailed(Exception):
@@ -75,11 +82,13 @@ class Command:
         self.name, self.config, self.text = name, config, text
         self._body, self._usage_errors, self._expand = body, usage_errors, expand
         self._statuses: list[int] = []
+        self._begun = False
         self._existing: set[Path] = set()
         """The output folders and their parents that existed before the call."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """See the class."""
+        prepare_streams()
         try:
             status = self._call(list(sys.argv[1:] if arguments is None else arguments))
             return EXIT_UNREAD if _output_is_closed() else status
@@ -110,7 +119,10 @@ class Command:
             sweep = flags.multirun or MULTIRUN in flags.overrides
             words = expand_choices(call.overrides, self.config, sweep=sweep)
             call = replace(call, overrides=[*search_path(further), *words])
+        if call.continues and (flags.multirun or MULTIRUN in call.overrides):
+            raise UsageError(f"{call.continues} continues one run, --multirun starts new ones; leave one out")
         self._statuses.clear()
+        self._begun = False
         self._existing = {each for each in _output_folders(call.overrides) if each.exists()}
         with _composable(self.config, call, primary, flags.config_dir) as (hydra, name):
             self._act(hydra, flags, flags.config_name or name, list(call.overrides))
@@ -132,6 +144,7 @@ class Command:
     def _job(self, config: DictConfig) -> None:
         """Hydra's task function: runs the body and records its exit status. In a sweep a failure raises
         JobFailed or KeyboardInterrupt."""
+        self._begun = True
         try:
             require_all(config)
             status = self._body(config)
@@ -146,13 +159,20 @@ class Command:
             raise JobFailed(status)
 
     def _report(self, error: Exception) -> int:
-        """Prints a usage error and returns its exit status. Raises any other error."""
+        """Prints a usage error, or an error of the system, such as a full disk, in one line and returns its
+        exit status. Raises any other error."""
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             return EXIT_UNREAD
-        if not isinstance(error, self._usage_errors):
+        if isinstance(error, self._usage_errors):
+            print(f"{self.name}: {first_line(error)}", file=sys.stderr)  # noqa: T201
+            return EXIT_USAGE
+        why = system_error(error)
+        if why is None and not self._begun and isinstance(error, OSError):  # its output folder cannot be made
+            why = str(error)
+        if why is None:
             raise error
-        print(f"{self.name}: {first_line(error)}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        print(f"{self.name}: {why}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILED if self._begun else EXIT_USAGE
 
 
 def command(
@@ -166,8 +186,10 @@ def command(
     status into a command.
 
     `--help` prints `text`. `expand` rewrites the overrides of the call for Hydra. UsageError and the other
-    `usage_errors` print one line on standard error, with status 2. An interrupt gives status 130, and a
-    closed standard output (`| head`) 141. The status of a sweep is the worst of its jobs'; an interrupted job
+    `usage_errors` print one line on standard error, with status 2, and so do folders that cannot be written.
+    An error of the system during the work (a full disk) is one line too, with status 1. An interrupt gives
+    status 130. When the reader of standard output has gone (`| head`), the command goes on, and ends with
+    status 141. The status of a sweep is the worst of its jobs'; an interrupted job
     ends the sweep.
     """
     register(config)
@@ -294,14 +316,45 @@ def given_overrides() -> list[str]:
 
 
 def build(config: DictConfig, **more: Any) -> Any:
-    """Instantiates the `_target_` of a config. Raises UsageError for values that its constructor refuses."""
+    """Instantiates the `_target_` of a config. Raises UsageError for values that its constructor refuses, and
+    the constructor's own error for a fault of it."""
     try:
         return instantiate(config, _convert_="all", **more)
     except InstantiationException as error:
         cause = error.__cause__ or error
         while first_line(cause).endswith(":") and cause.__cause__ is not None:  # only introduces the next one
             cause = cause.__cause__
+        raised = _raised(error)
+        if not is_refusal(raised):
+            raise raised from raised.__cause__
         raise UsageError(first_line(cause)) from error
+
+
+def _raised(error: BaseException) -> BaseException:
+    """What a constructor raised, without Hydra's errors around it."""
+    while isinstance(error, HydraException) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a constructor refused a value, or cannot be found or imported. Otherwise it has a fault; also a
+    ValueError or TypeError that no `raise` and no called function has raised, as in `a, b = [1]`."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if str(frame.f_globals.get("__name__")).startswith(("hydra.", "omegaconf.")):
+        return True
+    if isinstance(error, ValueError | TypeError):
+        return _instruction(error).startswith(("RAISE", "RERAISE", "CALL"))
+    return isinstance(error, UsageError | ImportError | OSError | HydraException)
+
+
+def _instruction(error: BaseException) -> str:
+    """The instruction that raised the error."""
+    innermost = error.__traceback__
+    assert innermost is not None
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return dis.opname[innermost.tb_frame.f_code.co_code[innermost.tb_lasti]]
 
 
 def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
@@ -336,9 +389,11 @@ def one_of(config: DictConfig, key: str, allowed: Sequence[str]) -> None:
 
 
 def log_to(console: Console) -> None:
-    """Logs warnings to the console that also shows the run, so that the two do not interleave."""
+    """Logs warnings, and how kernels are confined, to the console that also shows the run, so that the two do
+    not interleave."""
     handler = RichHandler(console=console, show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
+    logging.getLogger("evaluators.isolation").setLevel(logging.INFO)
 
 
 def say(console: Console, *lines: str, style: str | None = None) -> None:
@@ -351,6 +406,28 @@ def say(console: Console, *lines: str, style: str | None = None) -> None:
 def shown(folder: Path) -> str:
     """A folder's path, relative if it is below the current one."""
     return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+
+
+def prepare_streams() -> None:
+    """Makes output unable to end the program: streams that are closed become the null device, so that no
+    file of ours gets their numbers, characters that an encoding lacks become `?`, and a console whose reader
+    has gone becomes quiet."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    Console.on_broken_pipe = _become_quiet  # type: ignore[assignment, method-assign]
+
+
+def _become_quiet(console: Console) -> None:
+    """In place of rich's own way, which ends the process."""
+    console.quiet = True
 
 
 def _output_is_closed() -> bool:

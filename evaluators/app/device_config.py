@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.app.command import build, choose_device, one_of
+from evaluators.app.command import build, choose_device, is_refusal, one_of
 from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
@@ -27,5 +27,7 @@ def host_of(config: DictConfig, settings: Settings | None = None) -> Host:
     try:
         host: Host = build(config.pool)(settings=settings, on_gpu=config.device == "cuda")
     except (ValueError, ConnectionError) as error:
+        if not is_refusal(error):
+            raise
         raise UsageError(first_line(error)) from error
     return host

@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from evaluators.base.cause import COMPILERS
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from evaluators.records.five_stages import five_stages
 
 LOG_LINES = (12, 28)
 """Numbers of lines shown from the beginning and the end of a long log."""
+ERROR_LINES, MIDDLE_LINES = 3, 36
+"""Numbers of lines shown of each compile error in the middle, with its source and its place, and of all."""
 LINE_CHARACTERS = 200
 
 
@@ -50,13 +53,22 @@ def summary(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def cut(text: str) -> list[str]:
-    """The lines of a text, without the middle of a long one."""
+    """The lines of a text. Of the middle of a long one, only what compilers report as errors."""
     lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in text.splitlines()]
     lines = [line[:LINE_CHARACTERS] + ("…" if len(line) > LINE_CHARACTERS else "") for line in lines]
     first, last = LOG_LINES
     if len(lines) <= first + last:
         return lines
-    return [*lines[:first], f"[… {len(lines) - first - last} lines …]", *lines[-last:]]
+    end = len(lines) - last
+    errors = [number for number in range(first, end) if COMPILERS.match(lines[number].lstrip())]
+    shown = sorted({each for number in errors for each in range(number, min(number + ERROR_LINES, end))})
+    found, at = lines[:first], first
+    for number in [*shown[:MIDDLE_LINES], end]:
+        if number > at:
+            found.append(f"[… {number - at} lines …]")
+        found += lines[number : number + 1] if number < end else lines[end:]
+        at = number + 1
+    return found
 
 
 def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
@@ -97,7 +109,7 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
     elif libraries == "no_library" and timing is not None:
         yield "own share", "unknown: too few samples to attribute the computing"
     if about.get("isolation"):
-        yield "isolation", about["isolation"]
+        yield "isolation", "; ".join(filter(None, (about["isolation"], about.get("isolation_missing"))))
     if about.get("device"):
         software = [f"{name} {about[name]}" for name in ("torch", "cuda") if about.get(name)]
         yield "device", ", ".join([about["device"], *software])

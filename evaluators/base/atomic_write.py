@@ -14,5 +14,7 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         part.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any, Self
@@ -61,6 +61,51 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
     if issubclass(hint, Enum):
         return hint
     return partial(from_fields, hint) if is_dataclass(hint) else None
+
+
+def require_types(record: Any) -> None:
+    """Checks the types of a dataclass's fields, of the dataclasses in it, and of the elements of tuples and
+    mappings. JSON that was edited or damaged may have any type in their places. Raises TypeError."""
+    for name, (kinds, inner) in _types_of(record.__class__).items():
+        value = getattr(record, name)
+        elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+        values = [("", kinds, value), *((" of an element", inner, each) for each in elements)]
+        for what, wanted, each in values:
+            if wanted and not (isinstance(each, wanted) and (bool in wanted or not isinstance(each, bool))):
+                names = " or ".join(kind.__name__ for kind in wanted)
+                raise TypeError(f"{name}{what} is {each!r:.60}, not {names}")
+            if is_dataclass(each):
+                require_types(each)
+
+
+Types = tuple[type, ...]
+
+
+@cache
+def _types_of(record: Any) -> dict[str, tuple[Types, Types]]:
+    """For each field, the types that it may have and those of its elements; none where anything may be
+    there."""
+    hints = typing.get_type_hints(record)
+    return {each.name: (_types(hint := hints[each.name]), _inner_types(hint)) for each in fields(record)}
+
+
+def _types(hint: Any) -> Types:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        found = [_types(each) for each in typing.get_args(hint)]
+        return tuple(kind for kinds in found for kind in kinds) if all(found) else ()
+    if hint is float:
+        return (float, int)
+    kind = origin or hint
+    return (kind,) if isinstance(kind, type) else ()
+
+
+def _inner_types(hint: Any) -> Types:
+    """The types of a tuple's or a mapping's elements."""
+    if typing.get_origin(hint) not in (tuple, dict, Sequence, Mapping):
+        return ()
+    *_, last = (each for each in typing.get_args(hint) if each is not ...)
+    return _types(last)
 
 
 def _unless_none(reader: Callable[[Any], Any], value: Any) -> Any:

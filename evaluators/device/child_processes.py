@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.build.builder import build_environment, runner_spec
+from evaluators.isolation import confinement
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Problem
 from evaluators.runner.fork_server import ChildProcess, ForkServer, Output, start_module
@@ -225,6 +226,8 @@ class ProblemProcesses:
         does."""
         self.facts = {key: str(value) for key, value in facts.items()}
         self.facts["isolation"] = self.isolation()
+        if why := confinement.why_missing(self.facts["isolation"]):
+            self.facts["isolation_missing"] = why
 
     def isolation(self) -> str:
         """The isolation level of the baseline's runner, or of any runner if there is no baseline. Raises

@@ -11,14 +11,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import resource
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterable
+from functools import cache
 from pathlib import Path
 
 from evaluators import PACKAGE
+from evaluators.base.cause import first_line
+from evaluators.isolation.namespaces import why_no_namespaces
 from evaluators.system.process_tree import prctl, require_success
 
 MAX_FILE_BYTES = 2 * 2**30
@@ -94,9 +100,9 @@ def confine(
         os.sched_setaffinity(0, cores)
     _set_limits(cpu_s, max_processes)
     reached = ["limits"]
-    if _restrict_files(scratch, readable, devices):
+    if not _restrict_files(scratch, readable, devices):
         reached.append("landlock")
-    if _restrict_calls(("sched_setaffinity",) if cores else ()):
+    if not _restrict_calls(("sched_setaffinity",) if cores else ()):
         reached.append("seccomp")
     _drop_capabilities()
     return reached
@@ -110,6 +116,34 @@ def missing(reached: str, demanded: str) -> list[str]:
     if demanded not in LEVELS:
         raise ValueError(f"evaluator.isolation is {demanded!r}; it must be one of {', '.join(LEVELS)}")
     return [each for each in LEVELS[: LEVELS.index(demanded) + 1] if each not in reached.split("+")]
+
+
+@cache
+def why_missing(reached: str) -> str:
+    """Why mechanisms are missing from what was `reached`, such as "limits+seccomp", in one line; "" if none
+    is. They are tried once more, in a process that does nothing else."""
+    absent = missing(reached, LEVELS[-1])
+    if not absent:
+        return ""
+    command = [sys.executable, "-P", "-c", f"from {__name__} import _try; _try()"]
+    places = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(
+            [*command, folder], env={**os.environ, "PYTHONPATH": places}, capture_output=True, check=False
+        )
+    try:
+        reasons = json.loads(tried.stdout)
+    except ValueError:
+        reasons = {}
+    return "; ".join(f"no {name}: {reasons.get(name) or 'the reason is unknown'}" for name in absent)
+
+
+def _try() -> None:
+    """Prints why each mechanism is not available to this process, which it confines."""
+    reasons = {"namespaces": why_no_namespaces()}
+    reasons["landlock"] = _restrict_files(Path(sys.argv[1]), [], [])
+    reasons["seccomp"] = _restrict_calls(())
+    print(json.dumps(reasons))  # noqa: T201
 
 
 def _allow_inspection() -> None:
@@ -141,11 +175,12 @@ def _set_limits(cpu_s: int, max_processes: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[Path]) -> bool:
+def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[Path]) -> str:
+    """Returns why that is not possible, or ""."""
     try:
         from landlockpy import AccessFS, LandlockError, Ruleset, Scope
-    except ImportError:
-        return False
+    except ImportError as error:
+        return first_line(error)
     read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
     device = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.IOCTL_DEV | AccessFS.READ_DIR
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
@@ -165,17 +200,18 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
             # CUDA names its threads there, and does not start if it cannot.
             rules.allow_path("/proc/self", read | AccessFS.WRITE_FILE | AccessFS.TRUNCATE)
             rules.restrict()
-    except LandlockError:
-        return False
-    return True
+    except LandlockError as error:
+        return first_line(error)
+    return ""
 
 
-def _restrict_calls(more: Iterable[str]) -> bool:
-    """Blocks the system calls that no candidate needs, and `more`."""
+def _restrict_calls(more: Iterable[str]) -> str:
+    """Blocks the system calls that no candidate needs, and `more`. Returns why that is not possible, or
+    ""."""
     try:
         import pyseccomp
-    except (ImportError, OSError, RuntimeError):
-        return False  # the package or the libseccomp that it loads is missing
+    except (ImportError, OSError, RuntimeError) as error:
+        return first_line(error)  # the package or the libseccomp that it loads is missing
     denied = pyseccomp.ERRNO(errno.EPERM)
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     # Only Unix streams. NE, because the kernel reads only 32 bits of the family: EQ would miss one with
@@ -193,4 +229,4 @@ def _restrict_calls(more: Iterable[str]) -> bool:
     ):  # fmt: skip
         rules.add_rule(denied, name)
     rules.load()
-    return True
+    return ""

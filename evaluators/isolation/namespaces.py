@@ -11,17 +11,20 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from evaluators.base.cause import cause_of
 from evaluators.system.process_tree import children, die_with_parent, kill_tree, rename, require_success
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 SYS_MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 442, 1, 0x8000, -100
+MOST_BYTES = 2**16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,19 +78,32 @@ def spawn(
         os._exit(70)
 
 
-@cache
 def has_namespaces() -> bool:
-    """Whether this machine lets us create the namespaces; tried once, in a child that does nothing else."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _enter_namespaces()
-            _start_init(lambda _: None, Path("/tmp"), [])
-        except OSError:
-            pass
-        finally:
-            os._exit(1)
-    return os.waitpid(pid, 0)[1] == 0
+    """Whether this machine lets us create the namespaces."""
+    return not why_no_namespaces()
+
+
+@cache
+def why_no_namespaces() -> str:
+    """Why this machine does not let us create the namespaces; "" if it does. Tried once, in a child that does
+    nothing else."""
+    output = os.memfd_create("namespaces", os.MFD_CLOEXEC)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sys.stderr = os.fdopen(output, "w", 1, closefd=False)
+                _enter_namespaces()
+                _start_init(lambda _: None, Path("/tmp"), [])
+            except OSError:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        if os.waitpid(pid, 0)[1] == 0:
+            return ""
+        return cause_of(os.pread(output, MOST_BYTES, 0).decode(errors="replace")) or "the attempt was ended"
+    finally:
+        os.close(output)
 
 
 def runner_of(pid: int) -> int:
@@ -203,7 +219,8 @@ def _mount_anew(writable: Path | None, hidden: list[str]) -> None:
                 _mount(os.devnull.encode(), path.encode(), None, MS_BIND)
     if writable is not None:
         scratch = bytes(writable)
-        _mount(scratch, scratch, None, MS_BIND)
+        # Recursive, because what is mounted below must not come to light where it is not.
+        _mount(scratch, scratch, None, MS_BIND | MS_REC)
         _set_read_only(b"/", True)
         _set_read_only(scratch, False)
         _set_read_only(b"/proc", False)

@@ -192,7 +192,7 @@ class Kernel:
         language: `cpp`, `cuda` or `triton`.
 
     Raises:
-        ValueError: The language is unknown, or the source is empty.
+        ValueError: The language is unknown, or the source is empty or has a lone surrogate.
     """
 
     source: str
@@ -202,6 +202,13 @@ class Kernel:
         _one_of("kernel.language", self.language, LANGUAGES)
         if not self.source.strip():
             raise ValueError("a kernel needs source")
+        try:
+            self.source.encode()
+        except UnicodeEncodeError as error:
+            found = error.object[error.start]
+            raise ValueError(
+                f"the kernel's source has a character that no file can have: {found!a}"
+            ) from error
 
     @cached_property
     def id(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Self, TypeVar
@@ -30,6 +30,7 @@ from evaluators.scheduler.on_cases import OnCases
 from evaluators.scheduler.retries import Retries
 
 logger = logging.getLogger(__name__)
+isolation_logger = logging.getLogger("evaluators.isolation")
 
 T = TypeVar("T")
 
@@ -45,8 +46,9 @@ class CannotOpen(WorkerBroken):
 
 
 class Pool:
-    """Evaluates kernels in two lanes, builds and measurements. It repeats lost work on another worker, blames
-    a kernel that kills two workers, and continues without a device that fails or has become slow.
+    """Evaluates kernels in two lanes, builds and measurements. It repeats lost work on another worker, and
+    continues without a device that fails or has become slow. A worker that dies is never the kernel's fault:
+    kernels run in processes below it, confined.
 
     As a context manager, it closes at the end of the block, immediately if the block raises.
 
@@ -67,6 +69,7 @@ class Pool:
         self._problems = KnownProblems(self._open_one)
         self._retries = Retries(logger)
         self._architecture = ""
+        self._isolation: set[str] = set()
         self._asking = asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
@@ -235,7 +238,7 @@ class Pool:
         """Verdicts on the first of these jobs, at least one. Several jobs are untimed cases of one kernel,
         measured one after another on one device while the kernel is right."""
         found: list[Evaluation] = []
-        deaths, reason = 0, ""
+        reason = ""
         for left in reversed(range(TRIES)):
             try:
                 await self._try(jobs[len(found) :], found)
@@ -245,12 +248,7 @@ class Pool:
             except CannotOpen as error:
                 reason = str(error)
                 break
-            except WorkerDied as error:
-                deaths, reason = deaths + 1, str(error)
-                if deaths == 2:
-                    log = f"it killed two workers: {reason}"
-                    return [*found, self._without_measurement(jobs[0], Status.CRASHED, log)]
-            except WorkerBroken as error:
+            except (WorkerDied, WorkerBroken) as error:
                 reason = str(error)
             except Exception as error:
                 # Whatever one kernel exposes in the evaluator must not end the search.
@@ -293,7 +291,16 @@ class Pool:
             else:
                 self._blame(failed_on, device, reason)
                 self._problems.note_fit(problem)
+                self._report_isolation(facts)
                 return facts
+
+    def _report_isolation(self, facts: Mapping[str, str]) -> None:
+        """Logs, once, how kernels are confined, and why not better."""
+        reached, why = facts.get("isolation", ""), facts.get("isolation_missing", "")
+        if reached and reached not in self._isolation:
+            self._isolation.add(reached)
+            level = logging.WARNING if why else logging.INFO
+            isolation_logger.log(level, "kernels are confined by %s", f"{reached}; {why}" if why else reached)
 
     async def _try(self, jobs: Sequence[Job], found: list[Evaluation]) -> None:
         """Adds verdicts to `found`. Raises what went wrong with the first job without one."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,6 +26,7 @@ from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.runner.node_fork_server import NodeForkServer
 from evaluators.scheduler.host import OnStage, WorkerDied
+from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,11 @@ T = TypeVar("T")
 
 START_S = 60.0
 """How long a worker may take to start. On a node that is gone, none starts."""
+LOOK_S = 2.0
+"""How often a call looks whether Ray still runs. Ray itself notices after 15 seconds, or never."""
+SERVERS = ("gcs_server", "raylet")
+"""Names of the processes that a local instance of Ray cannot live without."""
+LOST = "Ray's own processes have died"
 
 
 class DeviceActor:
@@ -79,8 +86,9 @@ class DeviceActor:
 class RayHost:
     """Starts or joins Ray. If `address` is "", starts a local instance, otherwise joins that cluster.
 
-    On GPUs one actor owns each GPU of the cluster; on CPUs there is one actor. Raises ConnectionError if the
-    cluster cannot be reached.
+    On GPUs one actor owns each GPU of the cluster; on CPUs there is one actor. A local instance whose
+    processes have died is started again. Whatever becomes of Ray raises WorkerDied or WorkerBroken: no kernel
+    is at fault. Raises ConnectionError if the cluster cannot be reached.
     """
 
     def __init__(self, *, settings: Settings, on_gpu: bool, address: str = "") -> None:
@@ -99,6 +107,7 @@ class RayHost:
             _connect(address)
             if self._started_here:
                 undo.callback(ray.shutdown)
+            self._servers = _servers() if self._started_here else {}
             resources = ray.cluster_resources()
             self.devices = int(resources.get("GPU", 0)) if on_gpu else 1
             if self.devices == 0:
@@ -107,9 +116,16 @@ class RayHost:
         self.cores = max(1, int(resources.get("CPU", 1)))
         self._device = "cuda" if on_gpu else "cpu"
         # Two, because the architecture is requested while the first problem is being opened.
-        options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
-        self._actor_class = ray.remote(**options)(DeviceActor)
-        self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
+        self._actor_options = {"num_gpus": int(on_gpu), "num_cpus": 0, "max_concurrency": 2}
+        self._asked: set[asyncio.Future[Any]] = set()
+        """What Ray has not answered yet."""
+        self._starting = asyncio.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Starts the workers."""
+        self._actor_class = self._ray.remote(**self._actor_options)(DeviceActor)
+        self._build_task = self._ray.remote(num_cpus=1, max_retries=0)(_build)
         self._actors = [self._start_actor() for _ in range(self.devices)]
         self._ready: set[int] = set()
 
@@ -129,18 +145,19 @@ class RayHost:
         """See `host.Host`."""
         actor = await self._actor(0)
         try:
-            found: str = await self._answer(0, actor.architecture.remote())
-        except (OSError, WorkerDied) as error:  # no kernel is to blame
+            found: str = await self._answer(0, lambda: actor.architecture.remote())
+        except (OSError, WorkerDied) as error:
             raise WorkerBroken(str(error)) from error
         return found
 
     async def build(self, problem: Problem, kernel: Kernel, architecture: str) -> Build:
         """See `host.Host`."""
-        task = self._build_task.remote(
-            problem, kernel, root=self._root, architecture=architecture, settings=self._settings
-        )
+        await self._ensure_ray()
+        settings = {"root": self._root, "settings": self._settings}
         try:
-            built: Build = await self._answer(None, task)
+            built: Build = await self._answer(
+                None, lambda: self._build_task.remote(problem, kernel, architecture=architecture, **settings)
+            )
         except ChannelClosed as error:
             raise WorkerDied("the build process's fork server is gone") from error
         return built
@@ -161,8 +178,16 @@ class RayHost:
                 device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more
             )
         streaming = (await self._actor(device)).measure_in_stages.options(num_returns="streaming")
-        async for word in streaming.remote(problem, kernel, archive, thorough, more):
-            said: str | Evaluation = await self._answer(device, word)
+
+        async def begin() -> Any:
+            return streaming.remote(problem, kernel, archive, thorough, more)
+
+        async def next_word() -> Any:
+            word = await anext(words, None)
+            return None if word is None else await word
+
+        words = await self._answer(device, begin)
+        while (said := await self._answer(device, next_word)) is not None:
             if isinstance(said, Evaluation):
                 return said
             on_stage(said)
@@ -184,8 +209,8 @@ class RayHost:
         with contextlib.suppress(Exception):  # the cluster may already be gone
             closing = [actor.close.remote() for actor in self._actors]
             self._ray.wait(closing, num_returns=len(closing), timeout=0 if now else 10)
-        for actor in self._actors:
-            self._ray.kill(actor)
+            for actor in self._actors:
+                self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
         if self._node_fork_server is not None:
@@ -197,38 +222,85 @@ class RayHost:
     ) -> T:
         """The result of a method of the device's worker."""
         actor = await self._actor(device)
-        result: T = await self._answer(device, actor.run.remote(method, *args, **options))
+        result: T = await self._answer(device, lambda: actor.run.remote(method, *args, **options))
         return result
 
     async def _actor(self, device: int) -> Any:
         """The device's actor, once it has started. Raises WorkerBroken if it does not start."""
-        actor = self._actors[device]
+        await self._ensure_ray()
         if device not in self._ready:
             try:
-                await asyncio.wait_for(actor.__ray_ready__.remote(), START_S)
-            except (TimeoutError, self._ray.exceptions.RayError) as error:
+                async with asyncio.timeout(START_S):
+                    await self._answer(device, lambda: self._actors[device].__ray_ready__.remote())
+            except (TimeoutError, WorkerDied) as error:
                 self._replace(device)
                 raise WorkerBroken(f"no worker started for device {device}; its node may be gone") from error
             self._ready.add(device)
-        return actor
+        return self._actors[device]
 
-    async def _answer(self, device: int | None, asked: Any) -> Any:
-        """The result of a task or of an actor's method, or its error. Raises WorkerDied if its process
-        died."""
+    async def _answer(self, device: int | None, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of what `ask` asks of Ray, or its error. Raises WorkerDied if the process that works on
+        it, or Ray itself, is gone."""
+        errors = self._ray.exceptions
         try:
-            return await asked
-        except self._ray.exceptions.RayTaskError as error:
+            return await self._waited_for(ask)
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayError):
+                raise WorkerDied(first_line(error.cause)) from error
             # As it was raised there, without Ray's tracebacks in its text.
             raise error.cause from (None if isinstance(error.cause, (WorkerBroken, ChannelClosed)) else error)
-        except self._ray.exceptions.RayError as error:
-            if device is not None:
+        except (errors.RayError, ConnectionError) as error:
+            if device is not None and self._runs():
                 self._replace(device)
             raise WorkerDied(first_line(error)) from error
 
+    async def _waited_for(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer, while Ray's own processes live: without them there may never be one."""
+        if not self._runs():
+            raise WorkerDied(LOST)
+        answering = asyncio.ensure_future(ask())
+        self._asked.add(answering)
+        try:
+            while not answering.done():
+                await asyncio.wait({answering}, timeout=LOOK_S)
+                if not answering.done() and not self._runs():
+                    raise WorkerDied(LOST)
+            if answering.cancelled():
+                raise WorkerDied(LOST)
+            return answering.result()
+        finally:
+            answering.cancel()
+            self._asked.discard(answering)
+
+    def _runs(self) -> bool:
+        """Whether the processes of a local instance live."""
+        return all(_name(pid) == name for pid, name in self._servers.items())
+
+    async def _ensure_ray(self) -> None:
+        """Starts a local instance again whose processes have died. Raises WorkerBroken."""
+        async with self._starting:
+            if self._runs():
+                return
+            logger.warning("%s; it is started again, and work in progress is repeated", LOST)
+            while self._asked:  # a reference to the old instance would end this process in the new one
+                for each in self._asked:
+                    each.cancel()
+                await asyncio.sleep(0.01)
+            self._actors.clear()
+            gc.collect()
+            try:
+                self._ray.shutdown()
+                _connect("")
+            except Exception as error:  # of any kind, and Ray's own are not the only ones
+                raise WorkerBroken(f"Ray cannot be started again: {first_line(error)}") from error
+            self._servers = _servers()
+            self._begin()
+
     def _replace(self, device: int) -> None:
-        with contextlib.suppress(self._ray.exceptions.RayError):
+        with contextlib.suppress(self._ray.exceptions.RayError, ConnectionError):
             self._ray.kill(self._actors[device])
-        self._actors[device] = self._start_actor()
+        with contextlib.suppress(self._ray.exceptions.RayError, ConnectionError):
+            self._actors[device] = self._start_actor()
         self._ready.discard(device)
 
     def _start_actor(self) -> Any:
@@ -248,6 +320,21 @@ def _build(problem: Problem, kernel: Kernel, *, root: Path, architecture: str, s
     )
 
 
+def _servers() -> dict[int, str]:
+    """The processes that a local instance of Ray cannot live without, by pid."""
+    found = {pid: _name(pid) for pid in process_tree.children(os.getpid())}
+    return {pid: name for pid, name in found.items() if name in SERVERS}
+
+
+def _name(pid: int) -> str:
+    """The name of a process; "" if it is gone or has ended."""
+    try:
+        head, _, rest = process_tree.read_proc(f"/proc/{pid}/stat").rpartition(")")
+    except OSError:
+        return ""
+    return "" if rest.split()[0] in ("Z", "X") else head.partition("(")[2]
+
+
 def _connect(address: str) -> None:
     import ray
 
@@ -259,6 +346,8 @@ def _connect(address: str) -> None:
     # Ray would give its workers niceness 15, at which every other process on the machine disturbs
     # measurements.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # After a minute without its server, Ray would end this process.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     if not address:
         # As a `runtime_env` it would keep Ray from using processes that it has started in advance.
         with _python_path(str(evaluators.PACKAGE.parent)):

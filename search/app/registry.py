@@ -12,13 +12,19 @@ import re
 import shutil
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from evaluators.app.config import config_folder
+from evaluators.base.cause import printable
+from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.timing import Plan
+
+Kind = TypeVar("Kind")
 
 TARGET = re.compile(r"_target_: ([\w.]+)")
 OURS = ("search.", "evaluators.", "kernel_library.")
@@ -53,8 +59,7 @@ def by_path(config: Any) -> Any:
 def read_config(path: Path) -> dict[str, Any]:
     """A stored config, with names. A file with paths is rewritten once; the original becomes
     `config.yaml.backup`."""
-    stored = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(stored, dict)
+    stored = read_yaml(path, dict)
     migrated = _replace(stored, _name_of)
     if not isinstance(mode := migrated.get("wandb"), dict):  # in old files, this is the mode
         migrated["wandb"] = {"mode": "off" if mode is False else mode or "auto"}
@@ -63,6 +68,17 @@ def read_config(path: Path) -> dict[str, Any]:
             shutil.copyfile(path, path.with_name(f"{path.name}.backup"))
             OmegaConf.save(OmegaConf.create(migrated), path)
     return {str(key): value for key, value in migrated.items()}
+
+
+def read_yaml(path: Path, kind: type[Kind]) -> Kind:
+    """The plain types in a YAML file of a run folder. Raises UsageError for a file that is damaged."""
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is damaged: {printable(str(error))}") from error
+    if not isinstance(content, kind):
+        raise UsageError(f"{path} is damaged: it has no {kind.__name__} of values")
+    return content
 
 
 def _name_of(target: str) -> str:

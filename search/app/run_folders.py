@@ -8,11 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.app.command import one_of, shown
 from evaluators.app.config import group
+from evaluators.base.atomic_write import write_atomically
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.registry import by_name
@@ -140,9 +142,17 @@ def keep_config(folder: Path, config: DictConfig) -> None:
     the folder already has a run."""
     require_new(folder)
     (folder / ".hydra").mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(
-        OmegaConf.create(by_name(OmegaConf.to_container(config))), folder / ".hydra" / "config.yaml"
-    )
+    stored = OmegaConf.create(by_name(OmegaConf.to_container(config)))
+    write_atomically(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(stored))
+
+
+def refuse_if_begun(file: Path, what: str) -> None:
+    """Raises UsageError for a new call in a folder where another one has begun: it would mix the two. `file`
+    has its results."""
+    begins = HydraConfig.get().output_subdir is not None
+    if begins and file.exists() and file.stat().st_size:
+        place = shown(file.parent)
+        raise UsageError(f"{place} already has a {what}; continue it with resume={place}")
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

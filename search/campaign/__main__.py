@@ -10,7 +10,8 @@ same number to each), and the stop rules `stop.*` end searches that are stuck or
 are written slice by slice, and `resume=` continues a campaign that was interrupted or killed. `report.html`
 is written at most once a minute, and when the campaign ends or is interrupted.
 
-Exit status: 0 when it ended at its limits, 2 when the call was wrong, 130 when it was interrupted.
+Exit status: 0 when it ended at its limits, 1 when a search failed, 2 when the call was wrong, 130 when it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, without
 from search.app.resuming import restore_overrides
-from search.app.run_folders import NEW_FOLDER
+from search.app.run_folders import NEW_FOLDER, refuse_if_begun
 from search.campaign.campaign_page import has_campaign, write_page
 from search.campaign.campaign_view import CampaignView
 from search.campaign.config import SearchesConfig, check_searches, searches_at_once
@@ -92,6 +93,7 @@ def main(config: DictConfig) -> int:
     log_to(console)
     check_searches(config)
     campaign = plan(config, given_overrides(), output_folder())
+    refuse_if_begun(campaign.kept, "campaign")
     say(console, f"campaign: {shown(campaign.folder)}")
 
     async def work(on_kept: Callable[[], None]) -> CampaignRun:
@@ -106,8 +108,10 @@ def main(config: DictConfig) -> int:
             return [] if has_campaign(campaign.folder) else None
         return write(campaign.folder, run.searches, run.seconds)
 
-    run_with_report(work, summary, write_page, campaign.folder, console, wanted=bool(config.report))
-    return 0
+    run = run_with_report(work, summary, write_page, campaign.folder, console, wanted=bool(config.report))
+    failed = [each for each in run.searches if each.failed]
+    say(console, *(f"{each.arm} on {each.problem}: {each.stopped}" for each in failed))
+    return 1 if failed else 0
 
 
 def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:

@@ -43,7 +43,7 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
 
 def page_data(folder: Path) -> dict[str, Any]:
     """The data of the page, as plain JSON types, with the last state of each search."""
-    lines = whole_lines((folder / "campaign.jsonl").read_text(encoding="utf-8"))
+    lines = whole_lines((folder / "campaign.jsonl").read_bytes())
     results = folder / "campaign.json"
     body = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     searches = _searches(lines, body)

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from evaluators.base.cause import first_line
-from evaluators.base.jsonl_store import JsonlStore
+from evaluators.base.jsonl_store import JsonlStore, only_writer
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Status
 from evaluators.records.overhead import bound_cases, cheapest_call, floor_of, speedup_beyond
@@ -89,9 +89,14 @@ class CampaignRun:
 
     async def run(self) -> None:
         """Runs slices until the budget is used up or no search may continue, then measures each winner again.
-        Raises UsageError for an arm whose config cannot be composed."""
+        Raises UsageError for an arm whose config cannot be composed, and if another process runs the
+        campaign."""
         for each in {planned.arm: planned for planned in self.campaign.planned}.values():
             self._runner.config(each)  # reports a wrong arm before anything begins
+        with only_writer(self.campaign.kept, "campaign"):
+            await self._run()
+
+    async def _run(self) -> None:
         await run_concurrently(self._next_slice, self.campaign.at_once)
         for key in self._begun:  # no budget was left to continue them
             self.keep(grown(self._searches[key], self._state_ahead(key)))

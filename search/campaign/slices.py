@@ -75,6 +75,11 @@ class SearchProgress:
         return key_of(self.problem, self.arm)
 
     @property
+    def failed(self) -> bool:
+        """Whether an error ended the search."""
+        return self.stopped.startswith("error")
+
+    @property
     def evaluations(self) -> int:
         """The evaluations so far."""
         return sum(each.evaluations for each in self.slices)

@@ -44,7 +44,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import arms_of, key_of, without
 from search.app.resuming import restore_overrides
-from search.app.run_folders import NEW_FOLDER
+from search.app.run_folders import NEW_FOLDER, refuse_if_begun
 from search.compare.comparison_page import write_page
 from search.compare.curves import UNITS, Searched
 from search.compare.plan import ComparisonPlan
@@ -86,6 +86,7 @@ def main(config: DictConfig) -> int:
     log_to(console)
     positive(config, "seeds", "seeds_at_once")
     comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
+    refuse_if_begun(comparison.results, "comparison")
     say(console, f"comparison: {shown(comparison.folder)}")
 
     async def work(on_change: Callable[[], None]) -> list[Searched]:
@@ -96,7 +97,10 @@ def main(config: DictConfig) -> int:
         return write(comparison, ended) if ended else None
 
     run_with_report(work, summary, write_page, comparison.folder, console, wanted=bool(config.report))
-    return 1 if len(comparison.ended()) < len(comparison.searches) else 0
+    ended = comparison.ended()
+    failed = [each for each in ended if each.failed]
+    say(console, *(f"{each.arm} on {each.problem}, seed {each.seed}: {each.reason}" for each in failed))
+    return 1 if failed or len(ended) < len(comparison.searches) else 0
 
 
 def plan(

@@ -57,12 +57,17 @@ class Searched:
     points: tuple[Point, ...]
     statuses: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended the search; a resumed comparison continues it."""
+        return self.reason.startswith("error")
+
     def to_json(self) -> str:
         """One line."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, line: str) -> Searched:
+    def from_json(cls, line: str | bytes) -> Searched:
         """Raises ValueError, TypeError or KeyError for an invalid line."""
         fields: dict[str, Any] = json.loads(line)
         return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
@@ -71,10 +76,10 @@ class Searched:
 def read_searches(path: Path) -> list[Searched]:
     """The searches that have ended; the last line of each counts. Raises OSError."""
     found: dict[tuple[str, str, int], Searched] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             each = Searched.from_json(line)
-        except ValueError:  # half a line of a process that was killed
+        except (ValueError, TypeError, KeyError, AttributeError):  # what a killed process or a full disk left
             continue
         found[each.problem, each.arm, each.seed] = each
     return list(found.values())

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from evaluators.base.jsonl_store import append_line, only_writer
 from search.compare.curves import Searched, of_events, searched
 from search.compare.plan import ComparisonPlan
 from search.compare.shared_verdicts import SharedVerdicts
@@ -45,10 +46,19 @@ async def search_all(
     on_change: Callable[[], None] = lambda: None,
 ) -> list[Searched]:
     """Runs the searches that have not ended yet and returns all that have. `config`: the comparison's. Each
-    result is written as soon as its search ends; then `on_change` is called. Raises UsageError."""
-    done = {(each.problem, each.arm, each.seed) for each in comparison.ended()}
+    result is written as soon as its search ends; then `on_change` is called. Raises UsageError, also if
+    another process runs the comparison."""
+    with only_writer(comparison.results, "comparison"):
+        await _search_rest(config, comparison, console, on_change)
+    return comparison.ended()
+
+
+async def _search_rest(
+    config: DictConfig, comparison: ComparisonPlan, console: Console, on_change: Callable[[], None]
+) -> None:
+    ended = [each for each in comparison.ended() if not each.failed]
+    done = {(each.problem, each.arm, each.seed) for each in ended}
     todo = [each for each in comparison.searches if (each.problem, each.arm, each.seed) not in done]
-    comparison.folder.mkdir(parents=True, exist_ok=True)
     columns = (
         TextColumn("searches"),
         BarColumn(),
@@ -56,19 +66,13 @@ async def search_all(
         TextColumn("{task.fields[verdicts]}"),
         TimeRemainingColumn(),
     )
-    with (
-        Progress(*columns, console=console, transient=True) as progress,
-        comparison.results.open("a", encoding="utf-8") as results,
-    ):
-        if results.tell() and not comparison.results.read_bytes().endswith(b"\n"):
-            results.write("\n")  # ends the half line of a process that was killed
+    with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(comparison.searches), completed=len(done), verdicts="")
 
         def keep(found: Iterable[Searched]) -> None:
             for each in found:
-                results.write(each.to_json() + "\n")
+                append_line(comparison.results, each.to_json())
                 progress.advance(bar)
-            results.flush()
             on_change()
 
         def show(verdicts: int) -> None:
@@ -78,7 +82,6 @@ async def search_all(
             await _search_in_processes(todo, keep)
         elif todo:
             await _search_kernels(config, comparison, todo, keep, show)
-    return comparison.ended()
 
 
 async def _search_kernels(

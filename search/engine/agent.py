@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+from evaluators.base.cause import printable
 from evaluators.base.nearest import nearest
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import LANGUAGES, Kernel, language_of
@@ -24,12 +25,14 @@ from search.records.events import (
     VariantStage,
     VariantWritten,
 )
-from search.records.tree import Category, Idea, Variant, drop_ins
+from search.records.tree import Category, Idea, Variant, drop_ins, fit_to_show, too_long
 
 PROPOSER, STRATEGY = "Agent", "agent"
 NAMED = 6
 """The number of known ids, latest first, that an error lists when none resembles the unknown one. It also
 suffices for the six categories."""
+MOST_NAME, MOST_SOURCE = 100, 500_000
+"""The longest name of a client, and the longest kernel that one may submit, in characters."""
 
 OnStage = Callable[[str], None]
 
@@ -91,10 +94,12 @@ class Agent:
         """
         tree = self.session.state.tree
         entries = [entry.id for entry in self.session.entries]
-        if not text.strip():
+        if not printable(text):
             raise AgentRefused(
                 "the idea has no text; say in one or two sentences what to change and why it should help"
             )
+        if why := too_long("the idea", text) or too_long("the expected effect", expected):
+            raise AgentRefused(why)
         kind = _one_of("category", category.strip().lower(), [each.value for each in Category])
         if parent:
             seeds = [entry.id for entry in drop_ins(self.session.entries)]
@@ -111,16 +116,18 @@ class Agent:
                 self._check_parent(parent)
                 self._check(rounds_closed=tree.rounds_closed + 1)
                 self._close_round()
-            idea = Idea(
-                text=text.strip(),
-                category=Category(kind),
-                parent=parent,
-                round=self.round,
-                proposer="agent",
-                model=model,
-                known_ideas=tuple(tree.ideas),
-                expected=expected.strip(),
-                builds_on=builds_on,
+            idea = fit_to_show(
+                Idea(
+                    text=text.strip(),
+                    category=Category(kind),
+                    parent=parent,
+                    round=self.round,
+                    proposer="agent",
+                    model=printable(model)[:MOST_NAME],
+                    known_ideas=tuple(tree.ideas),
+                    expected=expected.strip(),
+                    builds_on=builds_on,
+                )
             )
             if idea.id not in tree.ideas:
                 number = 1 + len(self.session.state.proposed)
@@ -136,6 +143,9 @@ class Agent:
         of = tree.ideas[_one_of("idea", idea, list(tree.ideas), "propose_idea makes one")]
         if language:
             _one_of("language", language, LANGUAGES)
+        if len(source) > MOST_SOURCE:
+            limit = f"more than {MOST_SOURCE:,}; submit a shorter source"
+            raise AgentRefused(f"the kernel has {len(source):,} characters, {limit}")
         try:
             kernel = Kernel(source=source, language=language or language_of(source))
         except ValueError as error:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evaluators.base.usage_error import UsageError
+from search.engine.faults import plug_in
 from search.engine.pipeline import Pipeline, parent_of
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
@@ -57,50 +59,67 @@ class Engine:
             session, proposer, seed=seed, history=history, repairs=repairs, writing=writing
         )
         self._exhausted = False
+        session.plug_ins += [plug_in("strategy", strategy), plug_in("proposer", proposer)]
 
     async def run(self) -> RunFinished:
         """Searches until a limit, a stop or an error ends the run.
 
         Returns:
-            The end of the run. After an error its reason reads `error: ...`.
+            The end of the run. After an error, also one of a plug-in, its reason reads `error: ...`.
 
         Raises:
-            ValueError: If the journal belongs to another search.
+            UsageError: If the journal belongs to another search.
             OSError: If the journal cannot be written.
         """
-        session, state = self.session, self.session.state
         try:
-            strategy, proposer = type(self.strategy).__name__, type(self.proposer).__name__
-            session.start(proposer=proposer, strategy=strategy, seed=self.pipeline.seed)
-            finished = state.finished
-            if (
-                finished is not None
-                and finished.reason == self._reason()
-                and not self._is_unconfirmed(finished)
-            ):
-                return finished
-            session.announce()
-            self.proposer.begin(
-                RunContext(
-                    problem=session.problem,
-                    folder=session.journal.path.parent,
-                    state=state,
-                    entries=session.entries,
-                    facts=session.environment,
-                    model_client=session.model_client,
-                    history=self.pipeline.history,
-                )
-            )
-            self._check_settings()
-            if self.strategy.synchronous:
-                while self._continues():
-                    await self._round(state.tree.rounds_closed + 1)
-            elif self._continues():
-                self._exhausted = await SteadyState(self.pipeline, self.strategy).run()
-            return await session.finish(lambda: self._reason() or "interrupted")
+            return await self._run()
         finally:
-            session.close()
-            await self.proposer.close()
+            self.session.close()
+
+    async def _run(self) -> RunFinished:
+        session = self.session
+        try:
+            try:
+                if (ended := await self._search()) is not None:
+                    return ended
+            finally:
+                await self.proposer.close()
+        except UsageError:
+            raise
+        except Exception as error:  # a plug-in may raise anything, and the run still has a winner to report
+            if session.state.started is None:
+                raise
+            session.work.fail("the search", error)
+            await session.work.drain(session.grace_s)
+        return await session.finish(lambda: self._reason() or "interrupted")
+
+    async def _search(self) -> RunFinished | None:
+        """Searches until nothing more may begin. Returns the end of a run that had ended already."""
+        session, state = self.session, self.session.state
+        strategy, proposer = type(self.strategy).__name__, type(self.proposer).__name__
+        session.start(proposer=proposer, strategy=strategy, seed=self.pipeline.seed)
+        finished = state.finished
+        if finished is not None and finished.reason == self._reason() and not self._is_unconfirmed(finished):
+            return finished
+        session.announce()
+        self.proposer.begin(
+            RunContext(
+                problem=session.problem,
+                folder=session.journal.path.parent,
+                state=state,
+                entries=session.entries,
+                facts=session.environment,
+                model_client=session.model_client,
+                history=self.pipeline.history,
+            )
+        )
+        self._check_settings()
+        if self.strategy.synchronous:
+            while self._continues():
+                await self._round(state.tree.rounds_closed + 1)
+        elif self._continues():
+            self._exhausted = await SteadyState(self.pipeline, self.strategy).run()
+        return None
 
     def request_stop(self, reason: str) -> None:
         """Ends the run cleanly: nothing new is submitted. Call it in the event loop's thread (signal
@@ -114,7 +133,7 @@ class Engine:
     def _check_settings(self) -> None:
         state = self.session.state
         if self.strategy.synchronous if state.asked else state.tree.ideas and not self.strategy.synchronous:
-            raise ValueError(
+            raise UsageError(
                 f"{self.session.journal.path} was started with strategy.synchronous="
                 f"{str(not self.strategy.synchronous).lower()}; resume with that value, or start a new run"
             )
@@ -148,7 +167,7 @@ class Engine:
         expansions = [replace(expansion, round=number) for expansion in (*expansions, *chosen)]
         for index, ideas in state.proposed.items():
             if index >= len(expansions) or ideas[0].parent != parent_of(expansions[index]):
-                raise ValueError(
+                raise UsageError(
                     f"{self.session.journal.path}: round {number} was started with other strategy settings; "
                     "resume with those, or start a new run"
                 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from evaluators.base.system_error import system_error
+from search.engine.faults import fault
 
 logger = logging.getLogger(__name__)
 
@@ -13,9 +16,11 @@ Result = TypeVar("Result")
 
 
 class InFlight:
-    """Tasks that run concurrently. If one raises, a stop is requested; the others continue until `drain`."""
+    """Tasks that run concurrently. If one raises, a stop is requested; the others continue until `drain`.
+    `explain` puts an error into one line."""
 
-    def __init__(self) -> None:
+    def __init__(self, explain: Callable[[BaseException], str] = fault) -> None:
+        self._explain = explain
         self.stop: str | None = None
         """Why nothing new may be submitted; None as long as it may."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -27,6 +32,12 @@ class InFlight:
             logger.info("stopping: %s", reason)
             self.stop = reason
             self._changed.set()
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """Logs an error, with its traceback unless it is the system's, and requests a stop because of it."""
+        why = self._explain(error)
+        logger.error("%s failed: %s", what, why, exc_info=None if system_error(error) else error)
+        self.request_stop(f"error: {what}: {why}")
 
     def spawn(self, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
         """Starts a task; logs and reasons refer to it by `name`."""
@@ -63,6 +74,5 @@ class InFlight:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("%s failed", task.get_name(), exc_info=error)
-            self.request_stop(f"error: {task.get_name()}: {type(error).__name__}: {error}")
+            self.fail(task.get_name(), error)
         self._changed.set()

@@ -26,8 +26,10 @@ from search.records.tree import (
     Seed,
     Tree,
     Variant,
+    fit_to_show,
     library_idea,
     shown_history,
+    too_long,
 )
 
 logger = logging.getLogger(__name__)
@@ -153,7 +155,15 @@ class Pipeline:
             return [library_idea(expansion.seed, expansion.round)]
         history = shown_history(past, self.history, under_way)
         answer = await self.proposer.propose(self.session.problem, expansion, history, rng)
-        placed = [replace(idea, round=expansion.round, parent=parent_of(expansion)) for idea in answer]
+        if not isinstance(answer, Sequence) or not all(isinstance(each, Idea) for each in answer):
+            name = type(self.proposer).__name__
+            raise TypeError(f"proposer {name} returned {answer!r:.60}, not a list of ideas")
+        for idea in answer:
+            if why := too_long("its text", idea.text) or too_long("its expected effect", idea.expected):
+                logger.warning("an idea of %s is cut: %s", idea.proposer, why)
+        placed = [
+            replace(fit_to_show(idea), round=expansion.round, parent=parent_of(expansion)) for idea in answer
+        ]
         known = self.session.state.tree.ideas
         new = [idea for idea in {idea.id: idea for idea in placed}.values() if idea.id not in known]
         new = new[: expansion.ideas]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from evaluators.base.atomic_write import write_atomically
+from evaluators.base.source_comment import source_comment
 from evaluators.records.evaluation import Evaluation, Timing
 from search.records.events import Event, IdeaProposed, RunStarted, VariantWritten
 from search.records.model_calls import Spending
@@ -159,5 +159,4 @@ def _header(title: str, idea: Idea) -> str:
     """A comment to put before the source. It shifts line numbers but not the code's meaning."""
     by = f", by {idea.model}" if idea.model else ""
     text = f"Idea {idea.id}{by}, round {idea.round}, {idea.category.value}: {idea.text}"
-    lines = [line for part in (title, text) for line in textwrap.wrap(part, 108)]
-    return "".join(f"# {line}\n" for line in lines)
+    return source_comment(title) + source_comment(text)

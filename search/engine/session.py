@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
+from evaluators.base.system_error import system_error
+from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
+from search.engine.faults import PlugIn, fault, plug_in
 from search.engine.in_flight import InFlight
 from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
@@ -44,6 +47,8 @@ CONFIRM_AT_MOST = 3
 """The number of best variants to measure again before the run is reported to have no winner."""
 COMPARE_AT_MOST = 4
 """The default of `comparisons`."""
+MOST_SHOWN = 80
+"""Characters of a problem's value that a message shows."""
 
 
 class Session:
@@ -68,6 +73,7 @@ class Session:
         confirms: Whether to compare the leaders and measure the best kernel again at the end. False for a run
             that will be resumed.
         comparisons: The largest number of sessions to find out which leader is the fastest, each time.
+        plug_ins: Further parts of the search, for the line that says which one failed.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Session:
         compares_each_round: bool = True,
         confirms: bool = True,
         comparisons: int = COMPARE_AT_MOST,
+        plug_ins: Iterable[PlugIn] = (),
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; it must be 1 or more")
@@ -113,7 +120,8 @@ class Session:
         self._ask_library = library is not None and entries is None
         self.queue = 0
         """The number of written variants that wait for their verdict."""
-        self.work = InFlight()
+        self.plug_ins = [plug_in("evaluator", evaluator), plug_in("library", library), *plug_ins]
+        self.work = InFlight(lambda error: fault(error, self.plug_ins))
         self.model_client = ModelClient(
             budget=budget,
             path=journal.path.with_name("model_calls.jsonl"),
@@ -136,19 +144,23 @@ class Session:
 
     def start(self, *, proposer: str, strategy: str, seed: int) -> None:
         """Starts or resumes: sets the budget going and asks the library. Call `announce` next. Raises
-        ValueError if the journal belongs to another search."""
+        UsageError if the journal belongs to another search."""
         state, spent = self.state, self.state.spent
         cost = Cost(calls=spent.calls, tokens=spent.tokens, dollars=spent.dollars)
         self.budget.start(used_s=state.used_s, evaluations=state.evaluations, cost=cost)
         self._identity: dict[str, Any] = {"proposer": proposer, "strategy": strategy, "seed": seed}
         if (started := state.started) is not None:
+            if started.problem.id != self.problem.id:
+                changes = "; ".join(_changes(started.problem, self.problem))
+                raise UsageError(
+                    f"{self.journal.path} has another problem: {changes}; start a new run to change it"
+                )
             for what, was, now in (
-                ("problem", started.problem.id, self.problem.id),
                 ("strategy", started.strategy, strategy),
                 ("seed", started.seed, seed),
             ):
                 if was != now:
-                    raise ValueError(
+                    raise UsageError(
                         f"{self.journal.path} has {what} {was}, not {now}; start a new run to change it"
                     )
             self.entries, self.ranking = started.entries, started.ranking
@@ -223,10 +235,13 @@ class Session:
             best, confirmed = await self._confirm()
         else:
             best, confirmed = next(iter(self.state.tree.best()), None), None
+        try:
+            await self._offer(best, confirmed)
+        except Exception as error:
+            self.work.fail("offer the winner to the library", error)
         finished = RunFinished(at_s=self.now_s, reason=reason(), best=best, confirmed=confirmed)
         self.record(finished)
         self.journal.sync()
-        await self._offer(best, confirmed)
         return finished
 
     def close(self) -> None:
@@ -333,7 +348,19 @@ class Session:
                 observer.close()
             else:
                 observer.on_event(event)
-        except Exception:
+        except Exception as error:
             if id(observer) not in self._broken_observers:
-                logger.exception("observer %s failed; the search continues", type(observer).__name__)
+                name, cause = type(observer).__name__, system_error(error)
+                what = "observer %s failed; the search continues%s"
+                logger.error(what, name, f": {cause}" if cause else "", exc_info=None if cause else error)
             self._broken_observers.add(id(observer))
+
+
+def _changes(was: Problem, now: Problem) -> Iterator[str]:
+    """The fields in which two problems differ, in words."""
+    for name in (each.name for each in fields(Problem)):
+        before, after = getattr(was, name), getattr(now, name)
+        if before != after:
+            short = max(len(str(before)), len(str(after))) < MOST_SHOWN
+            what = "sizes" if name == "overrides" else name
+            yield f"{what} {before}, not {after}" if short else f"another {what}"

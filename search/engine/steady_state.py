@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from evaluators.records.problem import Kernel
 from search.engine.pipeline import Pipeline, parent_of
-from search.protocols import Strategy, View
+from search.protocols import Strategy, View, ask
 from search.records.events import ExpansionAsked
 from search.records.run_state import Asked, RunState
 from search.records.tree import Expansion, Seed, drop_ins
@@ -75,7 +75,7 @@ class SteadyState:
             view = replace(view, exhausted=self._pipeline.exhausted(view.tree))
             if session.budget.rounds is not None and view.round > session.budget.rounds:
                 return False
-            expansion = self._strategy.ask(view, self._pipeline.rng(len(state.asked), "ask"))
+            expansion = ask(self._strategy, view, self._pipeline.rng(len(state.asked), "ask"))
             if expansion is not None:
                 ideas = min(expansion.ideas, view.left)
                 asked = self._recorded(replace(expansion, ideas=ideas, round=view.round))

@@ -29,6 +29,7 @@ from evaluators.app.command import (
     CommandCall,
     build,
     command,
+    is_refusal,
     log_to,
     output_folder,
 )
@@ -42,6 +43,7 @@ from evaluators.device.settings import Settings
 from evaluators.records.problem import Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
+from search.app.plug_ins import plug_ins_of
 from search.app.resuming import resume_call
 from search.app.run_folders import (
     OUTSTANDING_PER_LANE,
@@ -52,6 +54,7 @@ from search.app.run_folders import (
     observers_of,
 )
 from search.engine.agent import Agent, AgentRefused, OnStage
+from search.engine.faults import fault
 from search.engine.run_folder import finalise
 from search.engine.session import Session
 from search.records.budget import Budget
@@ -177,7 +180,7 @@ class ServedSearch:
             status = 1 if finished.reason.startswith("error") else status
             agent.session.close()
         elif self._opening.done() and not self._opening.cancelled():
-            status = EXIT_USAGE
+            status = EXIT_USAGE if isinstance(self._opening.exception(), AgentRefused) else 1
         await self._close_pool(busy)
         if self._journal is not None:
             self._journal.close()
@@ -191,7 +194,7 @@ class ServedSearch:
             self._host = asyncio.ensure_future(
                 asyncio.to_thread(make, settings=self._settings, on_gpu=problem.device == "cuda")
             )
-            host = await asyncio.shield(self._host)
+            host = await self._started(self._host)
             pool = Pool(host)
             facts = await pool.describe(problem)
             self._watch_signals()  # again, because Ray sets its own handlers
@@ -210,20 +213,37 @@ class ServedSearch:
                 grace_s=0.0,
                 confirm_s=0.0,
                 environment=facts,
+                plug_ins=plug_ins_of(config),
             )
             agent = Agent(session)
             agent.start()
         except WorkerBroken as error:
             raise AgentRefused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
-        except (UsageError, ValueError, ConnectionError, OSError) as error:
+        except (UsageError, JournalError, OSError) as error:
             raise AgentRefused(first_line(error)) from error
         self._agent = agent
         return agent
 
+    @staticmethod
+    async def _started(starting: asyncio.Future[Host]) -> Host:
+        """Raises UsageError for settings that a host refuses."""
+        try:
+            return await asyncio.shield(starting)
+        except (ValueError, ConnectionError) as error:
+            if not is_refusal(error):
+                raise
+            raise UsageError(first_line(error)) from error
+
     def _report_failure(self, opening: asyncio.Task[Agent]) -> None:
         """Reports a failure to open, even if no tool is called."""
-        if not opening.cancelled() and (error := opening.exception()) is not None:
-            self._errors.out(f"search.mcp: {error}", highlight=False)
+        if opening.cancelled() or (error := opening.exception()) is None:
+            return
+        if not isinstance(error, AgentRefused):
+            logger.error("the search cannot be opened", exc_info=error)
+        self._errors.out(f"search.mcp: {self._why(error)}", highlight=False)
+
+    def _why(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, AgentRefused) else fault(error, plug_ins_of(self._config))
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -234,8 +254,8 @@ class ServedSearch:
             return
         try:
             host = await self._host
-        except (ValueError, ConnectionError):
-            return  # it never started
+        except Exception:  # it never started, and `_open` says why
+            return
         await asyncio.to_thread(host.close, now=busy)
 
 

@@ -90,7 +90,8 @@ class Replay:
         return recorded_repair(self._recorded(idea), failed)
 
     def _recorded(self, idea: Idea) -> tuple[Variant, ...]:
-        return self._tree.variants_of(idea.plan)
+        """None of an idea that another proposer left unwritten in the run."""
+        return self._tree.variants_of(idea.plan) if idea.plan in self._tree.ideas else ()
 
 
 def _asked_for(tree: Tree) -> list[Idea]:

@@ -6,6 +6,7 @@ work in flight. (After optuna's `storages/journal/_file.py`.) `journal_codec` de
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -15,8 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from search.records.events import Event, IdeaProposed
+from evaluators.base.cause import printable
+from evaluators.base.json_record import require_types
+from search.records.events import Event, IdeaProposed, RunStarted
 from search.records.journal_codec import Decoder, NewerFormatError, encode
+from search.records.run_state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +70,10 @@ class Journal:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
-        except OSError:
-            os.ftruncate(self._fd, self._size)
-            raise
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a half line would be left out when it is read
+                os.ftruncate(self._fd, self._size)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         self._size += len(data)
 
     def sync(self) -> None:
@@ -102,7 +107,7 @@ def replay(path: Path) -> list[Event]:
 
 def _read(path: Path) -> tuple[list[Event], int]:
     """The events of complete batches, and the number of bytes that they take in the file."""
-    decoder = Decoder()
+    decoder, state = Decoder(), RunState()
     events: list[Event] = []
     ends = [0]
     with path.open("rb") as file:
@@ -114,18 +119,29 @@ def _read(path: Path) -> tuple[list[Event], int]:
                 logger.warning("%s: left out line %d, which is incomplete: %.60r", path, number, line)
                 break
             try:
-                events.append(decoder.decode(data))
+                event = decoder.decode(data)
+                require_types(event)
+                _require_start(state, event)
+                state.apply(event)
             except NewerFormatError as error:
                 raise JournalError(f"{path}: {error}") from None
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                found = f"{type(error).__name__}: {error}"
-                raise JournalError(f"{path}, line {number}: not an event ({found}): {line[:60]!r}") from error
+                found = printable(f"{type(error).__name__}: {error}")
+                what = "not an event, or one that another must precede"
+                raise JournalError(f"{path}, line {number}: {what} ({found}): {line[:60]!r}") from error
+            events.append(event)
             ends.append(ends[-1] + len(line))
     partial = _partial_batch(events)
     if partial:
         logger.warning("%s: left out the last answer, of which only %d lines are there", path, partial)
     whole = len(events) - partial
     return events[:whole], ends[whole]
+
+
+def _require_start(state: RunState, event: Event) -> None:
+    """Raises ValueError for an event before the first start."""
+    if state.started is None and not isinstance(event, RunStarted):
+        raise ValueError("the journal does not begin with run_started")
 
 
 def _parse(line: bytes) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, content_id
@@ -15,6 +16,8 @@ HISTORY = ("all", "best", "summary", "none")
 BEST_SHOWN = 8
 LIBRARY = "library"
 """The proposer of the ideas that measure a library kernel unchanged."""
+MOST_CHARACTERS = 2000
+"""The longest text of an idea, and of the effect that it expects: later prompts show them all."""
 
 
 class Category(StrEnum):
@@ -156,6 +159,32 @@ class Outcome:
     idea: Idea
     best: Variant | None
     variants: tuple[Variant, ...]
+
+
+def too_long(what: str, text: str) -> str:
+    """Why a text of an idea is refused; "" if it is short enough."""
+    if len(text) <= MOST_CHARACTERS:
+        return ""
+    limit = f"more than {MOST_CHARACTERS:,}; state it in one or two sentences"
+    return f"{what} has {len(text):,} characters, {limit}"
+
+
+def fit_to_show(idea: Idea) -> Idea:
+    """The idea without control characters, and with texts that are too long cut; its plan is never shown."""
+    shown = {
+        each.name: getattr(idea, each.name) for each in fields(idea) if each.name not in ("category", "plan")
+    }
+    texts = {name: value for name, value in shown.items() if isinstance(value, str | tuple)}
+    return replace(idea, **{name: _fit(value) for name, value in texts.items()})
+
+
+def _fit(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_fit, value))
+    if not isinstance(value, str):
+        return value
+    text = "".join(char if char.isprintable() or char in "\n\t" else " " for char in value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def drop_ins(entries: Sequence[Seed]) -> list[Seed]:

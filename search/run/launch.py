@@ -13,9 +13,10 @@ from rich.console import Console
 
 from evaluators.app.command import choose_device, one_of, positive, say
 from evaluators.app.device_config import host_of
-from evaluators.base.cause import cause_of, first_line
+from evaluators.base.cause import cause_of
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from search.app.resuming import recorded_run
 from search.app.run_folders import (
@@ -28,6 +29,7 @@ from search.app.run_folders import (
     start_lines,
 )
 from search.engine.engine import Engine
+from search.engine.faults import naming
 from search.engine.run_folder import finalise
 from search.protocols import KernelEvaluator
 from search.records.events import RunFinished
@@ -75,11 +77,11 @@ async def search(
     the run cleanly; `evaluator`: an open one that several searches share; `confirms`: see `Session`. Raises
     UsageError for a problem that cannot be searched and for settings that are not possible."""
     problem, config = spec.problem, spec.config
-    try:
+    with naming(spec.plug_ins):
         opened, outstanding = _evaluator(spec, evaluator)
         with opened as judge:
             with console.status(f"opening {problem.name} on {problem.device}"):
-                facts = await judge.describe(problem)
+                facts = await _described(problem, judge)
             if config.resume is None:
                 keep_config(folder, config)
             say(console, *start_lines(config, folder))
@@ -106,12 +108,16 @@ async def search(
                 if finished in journal.past:
                     why = f"the run had already ended ({finished.reason})"
                     say(console, f"{why}; raise a limit, e.g. rounds=…, to continue")
-    except WorkerBroken as error:
-        raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
-    except ValueError as error:
-        raise UsageError(first_line(error)) from error
     say(console, *end_lines(folder))
     return finished
+
+
+async def _described(problem: Problem, judge: KernelEvaluator) -> dict[str, str]:
+    """The device and software that will measure the problem. Raises UsageError."""
+    try:
+        return await judge.describe(problem)
+    except WorkerBroken as error:
+        raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
 
 
 def _evaluator(

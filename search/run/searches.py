@@ -179,11 +179,11 @@ def run_with_report(
     console: Console,
     *,
     wanted: bool,
-) -> None:
-    """Runs `work` to its end or an interrupt, then prints the summary. Meanwhile `write_page` keeps the
-    folder's report fresh, if it is `wanted`. `work` calls its argument whenever results change. `summary`
-    gets the result of `work`, None before its end; it writes the summary files and returns the lines to
-    print, or None if there is nothing to report yet."""
+) -> Result:
+    """Runs `work` to its end or an interrupt, then prints the summary; returns what `work` does. Meanwhile
+    `write_page` keeps the folder's report fresh, if it is `wanted`. `work` calls its argument whenever
+    results change. `summary` gets the result of `work`, None before its end; it writes the summary files and
+    returns the lines to print, or None if there is nothing to report yet."""
 
     def refresh() -> None:
         if summary(None) is not None:
@@ -204,3 +204,4 @@ def run_with_report(
         conclude(None)
         raise
     conclude(result)
+    return result

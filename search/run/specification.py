@@ -12,7 +12,9 @@ from evaluators.app.command import build
 from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
+from search.app.plug_ins import plug_ins_of
 from search.engine.engine import Engine
+from search.engine.faults import PlugIn, naming, plug_in
 from search.engine.session import Session
 from search.protocols import HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
@@ -57,28 +59,38 @@ class SearchSpec:
     comparisons: int
     config: DictConfig
 
+    @property
+    def plug_ins(self) -> list[PlugIn]:
+        """The parts of the search that may be the work of others."""
+        built = [plug_in("strategy", self.strategy), plug_in("proposer", self.proposer)]
+        return [*plug_ins_of(self.config), *built]
+
     def engine(self, journal: Journal, evaluator: KernelEvaluator, **session: Any) -> Engine:
         """The engine, which continues whatever the journal has; `session`: further arguments of `Session`.
-        Raises ValueError for limits and settings that are not possible."""
-        return Engine(
-            Session(
-                problem=self.problem,
-                evaluator=evaluator,
-                journal=journal,
-                budget=Budget(**self.limits),
-                library=self.library,
-                entries=self.entries,
-                ranking=self.ranking,
-                compares_each_round=self.compare_leaders,
-                comparisons=self.comparisons,
-                **session,
-            ),
-            strategy=self.strategy,
-            proposer=self.proposer,
-            seed=self.seed,
-            history=self.history,
-            repairs=self.repairs,
-        )
+        Raises UsageError for limits and settings that are not possible."""
+        try:
+            return Engine(
+                Session(
+                    problem=self.problem,
+                    evaluator=evaluator,
+                    journal=journal,
+                    budget=Budget(**self.limits),
+                    library=self.library,
+                    entries=self.entries,
+                    ranking=self.ranking,
+                    compares_each_round=self.compare_leaders,
+                    comparisons=self.comparisons,
+                    plug_ins=self.plug_ins,
+                    **session,
+                ),
+                strategy=self.strategy,
+                proposer=self.proposer,
+                seed=self.seed,
+                history=self.history,
+                repairs=self.repairs,
+            )
+        except ValueError as error:
+            raise UsageError(first_line(error)) from error
 
 
 def specification(
@@ -91,6 +103,15 @@ def specification(
     """The search that a resolved config, with the device to use, describes. `recording`: the run that it
     replays; `strategy` and `proposer` take the place of the config's. Raises UsageError for a part that
     cannot be built, and for a proposer that can do nothing for the problem."""
+    given = [("strategy", strategy), ("proposer", proposer)]
+    objects = [plug_in(kind, part) for kind, part in given if part is not None]
+    with naming([*plug_ins_of(config), *objects]):
+        return _specification(config, recording, strategy, proposer)
+
+
+def _specification(
+    config: DictConfig, recording: RunState | None, strategy: Strategy | None, proposer: Proposer | None
+) -> SearchSpec:
     problem: Problem = build(config.problem, device=config.device)
     proposer = proposer or build(config.proposer)
     if refusal := proposer.refusal(problem):

@@ -5,6 +5,7 @@ https://ai.google.dev/api/generate-content
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,14 @@ class Google:
         self.price, self.limits = price, limits
         self._model, self._base_url = model, base_url
         self._temperature, self._effort = temperature, reasoning_effort
-        self._access = Access(module="google.genai", package="google-genai", key_variable=key_variable)
+        url = (
+            base_url
+            or os.environ.get("GOOGLE_GEMINI_BASE_URL")
+            or "https://generativelanguage.googleapis.com"
+        )
+        self._access = Access(
+            module="google.genai", package="google-genai", key_variable=key_variable, url=url
+        )
         self._client: Client | None = None
         self._transport: Any = None
 

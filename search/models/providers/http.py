@@ -11,19 +11,23 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from evaluators.base.cause import printable
+from search.models.providers.address import checked_url, way_to
 from search.records.model_calls import CallFailed, Cause
 
 LONGEST_DETAIL = 500
 """Characters; a gateway's error may be a whole page."""
 LONGEST_BODY = 16 * 2**20
 """Bytes of a reply. The longest answers have a hundredth of that."""
+OF_THE_NETWORK = (Cause.UNREACHABLE, Cause.CONNECTION, Cause.TIMEOUT)
+"""Causes for which the message says where the server was sought."""
 
 
 class Access:
-    """Access to one provider: its SDK's `module`, the `package` to install, and the environment variable with
-    the key ("" if none is needed)."""
+    """Access to one provider: its SDK's `module`, the `package` to install, the environment variable with the
+    key ("" if none is needed), and the server's `url`. Raises ValueError if it is no URL."""
 
-    def __init__(self, *, module: str, package: str, key_variable: str) -> None:
+    def __init__(self, *, module: str, package: str, key_variable: str, url: str) -> None:
+        self._url = checked_url(url)
         self._module, self._package, self._variable = module, package, key_variable
         self._key = ""
 
@@ -50,6 +54,8 @@ class Access:
         detail = printable(f"{type(said).__name__}: {said}" if isinstance(said, Exception) else str(said))
         if self.key:
             detail = detail.replace(self.key, "***")
+        if cause in OF_THE_NETWORK:
+            detail = f"{way_to(self._url)}: {detail}"
         return CallFailed(cause, detail[:LONGEST_DETAIL], **more)
 
 

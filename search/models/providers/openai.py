@@ -8,6 +8,7 @@ https://platform.openai.com/docs/api-reference/responses
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -89,7 +90,8 @@ class OpenAI:
         self.name = name or f"openai/{model}"
         self.price, self.limits = price, limits
         self._model, self._base_url, self._api, self._structured = model, base_url, api, structured
-        self._access = Access(module="openai", package="openai", key_variable=key_variable)
+        url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        self._access = Access(module="openai", package="openai", key_variable=key_variable, url=url)
         effort: object = reasoning_effort
         if api == "responses" and reasoning_effort is not None:
             effort = {"effort": reasoning_effort}

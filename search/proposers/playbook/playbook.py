@@ -6,6 +6,7 @@ carries its plan, so `implement` needs only the idea's record.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,6 +23,8 @@ from search.proposers.playbook.templates import template_for
 from search.proposers.playbook.workload import Workload, recognise
 from search.protocols import RunContext
 from search.records.tree import Expansion, Idea, Outcome, Seed, Variant
+
+logger = logging.getLogger(__name__)
 
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 OPS = ("conv2d", "matmul", "softmax", "layernorm")
@@ -109,16 +112,14 @@ class Playbook:
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        """The first `n` kernels of the idea's plan.
-
-        Raises:
-            ValueError: If another proposer made the idea.
-        """
+        """The first `n` kernels of the idea's plan; none of an idea that another proposer left unwritten in
+        the run."""
         plan, known = Plan.from_json(idea.plan), self._templates(problem)
         if plan is None or known is None:
-            raise ValueError(
-                f"idea {idea.id} carries no plan of the playbook for {problem.name}; ask its own proposer"
+            logger.warning(
+                "idea %s is dropped: %s made it, and the playbook cannot write it", idea.id, idea.proposer
             )
+            return
         workload, template = known
         for knobs in plan.settings()[:n]:
             kernel = Kernel(source=template.render(workload, knobs), language=plan.language)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -206,3 +208,98 @@ sys.exit(main())
         process.stdin.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+WORK = """
+import os, sys
+from rich.console import Console
+from tests.evaluators.app.test_command_frame import FolderToolConfig
+from evaluators.app.command import command, log_to, output_folder, say
+
+@command("tools.make", FolderToolConfig, "")
+def main(config):
+    console = Console()
+    log_to(console)
+    for number in range(config.number):
+        say(console, f"line {number} … × ü")
+    (output_folder() / "done").write_text(os.readlink("/proc/self/fd/1"))
+    return 0
+
+sys.exit(main())
+"""
+
+
+def work(folder: Path, shell: str = "{}", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of many lines that leaves a file at its end, in a line of shell."""
+    made = f"{sys.executable} -c '{WORK}' out={folder} number=20000"
+    pipes = {"capture_output": True, "text": True, "encoding": "latin-1"}
+    line = f"set -o pipefail; {shell.format(made)}"
+    return subprocess.run(["bash", "-c", line], env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.slow
+def test_a_command_whose_reader_has_gone_goes_on(tmp_path: Path) -> None:
+    ended = work(tmp_path, "{} | head -8")
+    assert ended.stderr == ""
+    assert ended.stdout.count("\n") == 8
+    assert ended.returncode == 141
+    assert (tmp_path / "run" / "done").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_the_null_device(tmp_path: Path, closed: str) -> None:
+    """No file that the command opens may get the number of one of them."""
+    ended = work(tmp_path, f"{{}} {closed}")
+    assert ended.stderr == ""
+    assert ended.returncode == 0
+    if ">&-" in closed:
+        assert (tmp_path / "run" / "done").read_text() == os.devnull
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_characters_that_an_encoding_lacks_end_nothing(tmp_path: Path, encoding: str) -> None:
+    ended = work(tmp_path, PYTHONIOENCODING=encoding)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0].encode("latin-1").decode(encoding) in (
+        "line 0 … × ü",
+        "line 0 ? × ü",
+        "line 0 ? ? ?",
+    )
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "nowhere", "a long name"])
+def test_an_output_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command("tools.make", FolderToolConfig, "")
+    def main(config: DictConfig) -> int:
+        raise AssertionError("it has begun")
+
+    (tmp_path / "run").write_text("a file")
+    places = {"a file": tmp_path, "below a file": tmp_path / "run", "nowhere": Path("/proc/nowhere")}
+    assert main([f"out={places.get(place, tmp_path / ('x' * 300))}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tools.make: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EACCES])
+def test_a_full_disk_is_one_line(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @command("tools.make", FolderToolConfig, "")
+    def main(config: DictConfig) -> int:
+        raise OSError(number, os.strerror(number), "journal.jsonl")
+
+    assert main([f"out={tmp_path}"]) == 1
+    assert capsys.readouterr().err == f"tools.make: journal.jsonl: {os.strerror(number)}\n"
+
+
+def test_a_file_that_is_missing_is_a_fault_of_the_program(tmp_path: Path) -> None:
+    @command("tools.make", FolderToolConfig, "")
+    def main(config: DictConfig) -> int:
+        (tmp_path / "nothing").read_text()
+        return 0
+
+    with pytest.raises(FileNotFoundError):
+        main([f"out={tmp_path}"])

@@ -101,3 +101,53 @@ def test_repeated_measurements_have_a_median_and_a_spread() -> None:
         "median 2.00x against torch.compile, from 1.90x to 2.20x (spread 15.0%)",
     ]
     assert report.summary([Evaluation(status=Status.TIMEOUT)]) == ["correct 0 of 1"]
+
+
+def compile_log(errors: int, notes: int = 40) -> str:
+    """A traceback of a build, whose errors are far apart."""
+    lines = ["Traceback (most recent call last):", *(f"  File {n}" for n in range(15))]
+    for number in range(errors):
+        lines += [
+            f"/tmp/x/main.cpp:{number}:5: error: no {number}",
+            f"{number} |   no();",
+            "  |   ^~",
+        ]
+        lines += [f"/usr/include/a.h:{n}: note: declared here" for n in range(notes)]
+    return "\n".join([*lines, "ninja: build stopped: subcommand failed."])
+
+
+@pytest.mark.parametrize("errors", [1, 3, 8])
+def test_a_long_log_shows_every_compile_error_with_its_source(errors: int) -> None:
+    lines = compile_log(errors).splitlines()
+    shown = report.cut("\n".join(lines))
+    for number in range(errors):
+        place = shown.index(f"/tmp/x/main.cpp:{number}:5: error: no {number}")
+        assert shown[place + 1 : place + 3] == [f"{number} |   no();", "  |   ^~"]
+    assert (shown[0], shown[-1]) == (
+        compile_log(1).splitlines()[0],
+        "ninja: build stopped: subcommand failed.",
+    )
+    left_out = sum(int(line.split()[1]) for line in shown if line.startswith("[…"))
+    kept = sum(not line.startswith("[…") for line in shown)
+    assert left_out + kept == len(lines)
+
+
+def test_a_log_with_very_many_errors_stays_short() -> None:
+    shown = report.cut(compile_log(500, notes=0))
+    assert len(shown) < 90
+    assert "error: no 0" in "\n".join(shown)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        'kernel.cu(12): error: identifier "x" is undefined',
+        "ptxas fatal   : Unresolved extern function 'f'",
+        "nvcc fatal   : Unknown option",
+        "/usr/bin/ld: main.o: undefined reference to `f'",
+        "main.cpp:3:1: fatal error: cute/tensor.hpp: No such file or directory",
+    ],
+)
+def test_the_errors_of_all_compilers_are_shown(error: str) -> None:
+    lines = [*(f"before {n}" for n in range(60)), error, *(f"after {n}" for n in range(60))]
+    assert error in report.cut("\n".join(lines))

@@ -109,3 +109,13 @@ def test_caches_and_homes_lie_in_the_scratch_folder(scratch: Path) -> None:
     assert set(confinement.scratch_variables(scratch)) <= set(clean)
     assert clean["HOME"] == clean["TMPDIR"] == str(scratch)
     assert all(Path(v).is_relative_to(scratch) for v in confinement.scratch_variables(scratch).values())
+
+
+def test_a_mechanism_that_is_missing_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = "+".join(confinement.LEVELS)
+    assert confinement.why_missing(full) == ""
+    (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
+    (tmp_path / "landlockpy.py").write_text("raise ImportError('No module named landlockpy')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    why = confinement.why_missing.__wrapped__("limits+namespaces")
+    assert why == "no landlock: No module named landlockpy; no seccomp: Unable to find libseccomp"

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,60 @@ def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
     assert select.select([read], [], [], 10)[0], "the daemon lives"
     assert os.read(read, 1) == b""
     os.close(read)
+
+
+def with_a_mount(at: Path, say: Callable[[], str]) -> str:
+    """What `say` returns in a child that sees a file system mounted there."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            flags = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS
+            process_tree.require_success(namespaces._libc.unshare(flags), "unshare")
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text("0 0 1")
+            Path("/proc/self/gid_map").write_text("0 0 1")
+            namespaces._mount(b"tmpfs", bytes(at), b"tmpfs", 0)
+            os.write(write, say().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with os.fdopen(read) as said:
+        return said.read()
+
+
+@pytest.mark.parametrize("where", ["tmp", "scratch", "hidden"])
+def test_what_is_mounted_below_a_folder_costs_no_confinement(where: str, tmp_path: Path) -> None:
+    if not namespaces.has_namespaces() or os.getuid() != 0:
+        pytest.skip("this machine gives no namespaces, or no mounts")
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / "file").write_text("the folder's own")
+
+    def level() -> str:
+        if where == "tmp":
+            return namespaces.why_no_namespaces.__wrapped__() or "namespaces"
+        (below / "file").write_text("the mount's own")
+        output = os.memfd_create("level")
+
+        def child(level: str) -> None:
+            (tmp_path / "file").write_text("a candidate's")
+            try:
+                (below / "file").write_text("a candidate's")
+            except OSError:
+                os.write(output, level.encode())
+
+        hidden = [str(tmp_path / "file")] if where == "hidden" else []
+        os.waitpid(namespaces.spawn(child, isolate=True, writable=tmp_path, hidden=hidden), 0)
+        return os.pread(output, 1000, 0).decode()
+
+    assert with_a_mount(below, level) == "namespaces"
+
+
+def test_the_reason_why_there_are_no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "CLONE_NEWUSER", 1)  # which unshare does not know
+    assert namespaces.why_no_namespaces.__wrapped__() == "OSError: [Errno 22] no namespaces: Invalid argument"
 
 
 def test_no_process_starts_without_namespaces_that_are_available(monkeypatch: pytest.MonkeyPatch) -> None:

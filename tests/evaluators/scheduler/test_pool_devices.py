@@ -41,10 +41,10 @@ def test_a_device_that_fails_twice_is_set_aside(caplog: pytest.LogCaptureFixture
 def test_kernels_that_fail_everywhere_set_nothing_aside() -> None:
     """A hostile kernel may kill workers, but must not take devices from the others."""
     host = FakeHost(devices=3)
-    host.measuring = [die] * 8 + [break_down] * 3 * TRIES
+    host.measuring = [die] * 4 * TRIES + [break_down] * 3 * TRIES
     pool = Pool(host)
     statuses = asyncio.run(judged(pool, count=8))
-    assert statuses == [Status.CRASHED] * 4 + [Status.INFRASTRUCTURE_ERROR] * 3 + [Status.CORRECT]
+    assert statuses == [Status.INFRASTRUCTURE_ERROR] * 7 + [Status.CORRECT]
     assert pool.devices_set_aside == {}
 
 

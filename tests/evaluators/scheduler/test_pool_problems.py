@@ -21,6 +21,7 @@ from tests.evaluators.scheduler.fake_host import (
     find_unfit,
     judged,
     kernel,
+    run_many,
 )
 
 
@@ -115,3 +116,19 @@ def test_a_reference_that_was_fit_fails_by_its_device() -> None:
     host = FakeHost(devices=2)
     host.measuring = [lambda: CORRECT, find_unfit]
     assert asyncio.run(judged(Pool(host), count=3)) == [Status.CORRECT] * 3
+
+
+@pytest.mark.parametrize("why", ["", "no namespaces: unshare: Operation not permitted"])
+def test_how_kernels_are_confined_is_one_line_at_the_start(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Confining(FakeHost):
+        async def facts(self, device: int, problem: Problem) -> dict[str, str]:
+            missing = {"isolation_missing": why} if why else {}
+            return {**await super().facts(device, problem), "isolation": "limits+seccomp", **missing}
+
+    caplog.set_level("INFO", logger="evaluators.isolation")
+    run_many(Confining(devices=2), ON_GPU, 4)
+    (line,) = [each for each in caplog.records if each.name == "evaluators.isolation"]
+    assert line.message == "kernels are confined by limits+seccomp" + f"; {why}" * bool(why)
+    assert line.levelname == ("WARNING" if why else "INFO")

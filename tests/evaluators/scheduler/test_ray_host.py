@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray import exceptions
 from ray.cluster_utils import Cluster
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
 from evaluators.scheduler import ray_host as module
+from evaluators.scheduler.host import WorkerDied
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
 from tests.evaluators.conftest import Marked, gone
@@ -44,6 +48,67 @@ def a_kernel(number: int) -> tuple[Kernel, Status]:
     body = "return x" if wrong else "time.sleep(0.02)\nreturn honest(self, x)"
     source = f"# {number}\n{forward(body) if number else HONEST}"
     return Kernel(source=source, language="cpp"), Status.INCORRECT if wrong else Status.CORRECT
+
+
+FAILURES = [
+    exceptions.LocalRayletDiedError(),
+    exceptions.ActorDiedError(),
+    exceptions.ActorUnavailableError("the actor is busy", None),
+    exceptions.WorkerCrashedError(),
+    exceptions.NodeDiedError("the node is gone"),
+    exceptions.OutOfMemoryError("Ray's monitor killed it"),
+    exceptions.ObjectLostError("00", None, ""),
+    exceptions.ObjectStoreFullError("it is full"),
+    exceptions.GetTimeoutError("the server is gone"),
+    exceptions.RaySystemError("Ray has not been started"),
+    exceptions.RuntimeEnvSetupError("no space"),
+    exceptions.TaskCancelledError(),
+    ConnectionError("the client is disconnected"),
+]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["here", "in the task"])
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_whatever_happens_to_ray_is_not_the_kernels_fault(error: Exception, nested: bool) -> None:
+    async def fail() -> None:
+        in_task = nested and isinstance(error, exceptions.RayError)
+        raise exceptions.RayTaskError("run", "Traceback", error) if in_task else error
+
+    replaced: list[int] = []
+    host = object.__new__(RayHost)
+    host._ray, host._servers, host._asked = ray, {}, set()
+    host._replace = replaced.append  # type: ignore[method-assign]
+    with pytest.raises(WorkerDied) as died:
+        asyncio.run(host._answer(0, fail))
+    assert "Traceback" not in str(died.value)
+    assert replaced == ([] if nested and isinstance(error, exceptions.RayError) else [0])
+    assert not host._asked
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+def test_ray_is_started_again_when_its_own_processes_die(
+    victim: str, marked: Marked, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(host := RayHost(settings=SETTINGS, on_gpu=False))
+    kernels = [a_kernel(number) for number in range(6)]
+
+    async def all_of_them() -> list[Evaluation]:
+        await pool.evaluate(PROBLEM, kernels[0][0])
+        running = [asyncio.ensure_future(pool.evaluate(PROBLEM, kernel)) for kernel, _ in kernels[1:]]
+        await asyncio.sleep(0.5)
+        (pid,) = [pid for pid, name in host._servers.items() if name == victim]
+        os.kill(pid, signal.SIGKILL)
+        return list(await asyncio.gather(*running))
+
+    try:
+        found = asyncio.run(all_of_them())
+    finally:
+        pool.close()
+    assert [each.status for each in found] == [status for _, status in kernels[1:]]
+    assert "it is started again" in caplog.text
+    assert gone(marked), marked()
 
 
 def test_nothing_is_left_if_ray_does_not_start(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluators.base.jsonl_store import append_line, only_writer
 from search.compare import __main__ as compare
 from search.compare.comparison_page import page_data
 from search.compare.curves import Searched
@@ -74,6 +76,37 @@ def test_ended_searches_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureF
     assert again[:5] == lines[:5]
     assert len(again) == 7
     assert json.loads((folder / "comparison.json").read_text())["searches"] == 6
+
+
+@pytest.mark.slow
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "compared"
+    with only_writer(folder / "searches.jsonl", "comparison"):
+        assert call(folder, *TWO, "seeds=1") == 2
+    assert "another process is running this comparison" in capsys.readouterr().err
+    assert not (folder / "comparison.json").exists()
+    assert call(folder, *TWO, "seeds=1") == 0
+    before = (folder / "searches.jsonl").read_text()
+    assert call(folder, *TWO, "seeds=2") == 2
+    assert "already has a comparison; continue it with resume=" in capsys.readouterr().err
+    assert (folder / "searches.jsonl").read_text() == before
+    assert compare.main([f"resume={folder}", "seeds=2"]) == 0
+    assert (folder / "searches.jsonl").read_text().startswith(before)
+
+
+@pytest.mark.slow
+def test_a_search_that_failed_is_named_and_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "compared"
+    assert call(folder, *TWO, "seeds=1") == 0
+    found = [Searched.from_json(line) for line in (folder / "searches.jsonl").read_text().splitlines()]
+    why = "error: the search: strategy Mine (mine): ValueError: x"
+    append_line(folder / "searches.jsonl", replace(found[0], reason=why).to_json())
+    assert compare.main([f"resume={folder}"]) == 0
+    again = [Searched.from_json(line) for line in (folder / "searches.jsonl").read_text().splitlines()]
+    assert [each.reason for each in again] == ["evaluations", "evaluations", why, "evaluations"]
+    assert again[3] == found[0]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Status
 from search.engine.agent import Agent, AgentRefused
 from search.records.events import (
@@ -78,6 +79,9 @@ def test_a_run_from_the_first_idea_to_the_best_kernel(tmp_path: Path) -> None:
         ({"text": "  "}, "no text"),
         ({"parent": "nothing"}, '"" for the reference'),
         ({"builds_on": "nothing"}, '"" for none'),
+        ({"text": "\x00\u202e"}, "no text"),
+        ({"text": "x" * 200_000}, "the idea has 200,000 characters, more than 2,000; state it in one or two"),
+        ({"expected": "x" * 2001}, "the expected effect has 2,001 characters"),
     ],
 )
 def test_an_invalid_idea(tmp_path: Path, change: dict[str, str], says: str) -> None:
@@ -105,6 +109,11 @@ def test_an_invalid_kernel(tmp_path: Path) -> None:
         for change, says in (
             ({"idea": idea.id[:-2]}, f"did you mean {idea.id}"),
             ({"source": " \n"}, "needs source"),
+            ({"source": f"'{chr(0xDC80)}'"}, "a character that no file can have"),
+            (
+                {"source": "#" * 600_000},
+                "the kernel has 600,000 characters, more than 500,000; submit",
+            ),
             ({"language": "trtion"}, "did you mean triton"),
             ({"repairs": "x"}, f"known: {right.id}"),
             ({"repairs": right.id}, "needs no repair"),
@@ -210,5 +219,5 @@ def test_a_journal_of_another_search_is_refused(tmp_path: Path) -> None:
     async def steps(steered: Agent) -> None:
         raise AssertionError("it should not have started")
 
-    with pytest.raises(ValueError, match="strategy IdeaBranching, not agent"):
+    with pytest.raises(UsageError, match="strategy IdeaBranching, not agent"):
         steer(tmp_path / "journal.jsonl", steps)

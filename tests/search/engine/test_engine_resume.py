@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.records.events import IdeaProposed
 from search.records.journal import replay
@@ -74,5 +75,5 @@ def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[s
     search(path)
     proposed = [i for i, e in enumerate(replay(path), 1) if isinstance(e, IdeaProposed) and e.idea.round == 2]
     cut(path, part, proposed[-1])
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(UsageError, match=what):
         search(part, **other)

@@ -18,6 +18,7 @@ from search.records.events import IdeaProposed, ModelCalled, RunFinished, RunSta
 from search.records.journal import replay
 from search.records.model_calls import Cause, ModelCall, Purpose, Usage
 from search.records.run_state import RunState, rebuild
+from search.records.tree import MOST_CHARACTERS, Idea
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
 FIELDS = ["problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost"]
@@ -212,3 +213,53 @@ def test_events_are_enough_for_the_folder(tmp_path: Path) -> None:
 def test_a_problem_without_a_file_has_a_run_folder_too(problem: dict[str, Any]) -> None:
     config = OmegaConf.create({"problem": problem, "out": "outputs", "dir": RUN_FOLDER["run"]["dir"]})
     assert str(config.dir).startswith(f"outputs/{problem['name']}/")
+
+
+class OddIdeas(FakeProposer):
+    """Ideas with texts that a model may well write."""
+
+    texts = (
+        "Use delta encoding: store differences",
+        "a\x00b \x1b[31mred\x1b[0m \u202eleft",
+        "a lone \udc80 surrogate\nand a second line",
+        "very long " * 20_000,
+    )
+
+    async def propose(self, *arguments: Any) -> list[Idea]:
+        found = await super().propose(*arguments)
+        return [replace(idea, text=text, expected=text) for idea, text in zip(found, self.texts, strict=True)]
+
+
+def test_no_idea_breaks_a_saved_kernel_or_fills_later_prompts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, summary = run(tmp_path, proposer=OddIdeas(), rounds=1)
+    assert len(state.tree.ideas) == 4
+    for file in [*(tmp_path / "variants").iterdir(), tmp_path / "best.py"]:
+        data = file.read_bytes()
+        compile(data, file.name, "exec")
+        assert data.decode().replace("\n", "").isprintable()
+    texts = [text for idea in state.tree.ideas.values() for text in (idea.text, idea.expected)]
+    assert max(map(len, texts)) == MOST_CHARACTERS
+    assert all(text.replace("\n", "").isprintable() for text in texts)
+    assert "\nand a second line" in texts[4]
+    said = "its text has 200,000 characters, more than 2,000; state it in one or two sentences"
+    assert f"an idea of fake is cut: {said}" in caplog.text
+    assert summary["evaluations"]
+
+
+def test_the_kernels_of_an_older_run_are_written_too(tmp_path: Path) -> None:
+    """Its journal has texts as they came."""
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=1)
+    lines = []
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "idea_proposed":
+            event["idea"]["model"] = "a\x00 model \udc80 with coding: x"
+        lines.append(json.dumps(event))
+    path.write_text("\n".join(lines) + "\n")
+    RunFolder(tmp_path, replay(path))
+    finalise(tmp_path, state_of(path))
+    for file in [*(tmp_path / "variants").iterdir(), tmp_path / "best.py"]:
+        compile(file.read_bytes(), file.name, "exec")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.base.usage_error import UsageError
 from search.engine.steady_state import view_of
 from search.protocols import View
 from search.records.events import ExpansionAsked, IdeaProposed, RoundClosed, RunStarted, VariantEvaluated
@@ -172,7 +173,7 @@ def test_a_run_keeps_to_its_kind_of_rounds(tmp_path: Path, first: bool) -> None:
     path = tmp_path / "journal.jsonl"
     shape: dict[str, Any] = {"ideas": 2, "branch": 1, "keep": 1}
     search(path, strategy=IdeaBranching(**shape, synchronous=first), rounds=1)
-    with pytest.raises(ValueError, match=f"was started with strategy.synchronous={str(first).lower()}"):
+    with pytest.raises(UsageError, match=f"was started with strategy.synchronous={str(first).lower()}"):
         search(path, strategy=IdeaBranching(**shape, synchronous=not first), rounds=2)
 
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from search.engine.run_folder import summarise
 from search.records.events import (
     Event,
     RoundClosed,
@@ -184,3 +188,103 @@ def test_a_large_journal_opens_soon(tmp_path: Path) -> None:
         state = rebuild(journal.past)
     assert time.process_time() - began < 2.0
     assert len(state.tree.variants) == 1000
+
+
+RECORDED = Path(__file__).parents[1] / "recordings" / "softmax_cpu" / "journal.jsonl"
+OTHER_TYPES = (None, "x", 7, 1.5, True, [], [1], {}, {"a": 1})
+
+
+def damaged() -> Iterator[tuple[str, list[str]]]:
+    """A recorded journal, each time with one event lost or one value of another type."""
+    lines = RECORDED.read_text().splitlines()
+    for number in range(len(lines)):
+        yield f"without line {number}", [*lines[:number], *lines[number + 1 :]]
+    seen = set()
+    for number, line in enumerate(lines):
+        event = json.loads(line)
+        for place in places(event):
+            if (kind := (event["event"], *place)) not in seen:
+                seen.add(kind)
+                for value in OTHER_TYPES:
+                    changed = json.dumps(with_value(event, place, value))
+                    yield f"{kind} is {value!r}", [*lines[:number], changed, *lines[number + 1 :]]
+
+
+def places(value: Any, deeper: int = 2) -> Iterator[tuple[str, ...]]:
+    for key, below in value.items() if isinstance(value, dict) else ():
+        yield (key,)
+        if deeper:
+            yield from ((key, *rest) for rest in places(below, deeper - 1))
+
+
+def with_value(event: Any, place: tuple[str, ...], value: Any) -> Any:
+    first, *rest = place
+    return {**event, first: with_value(event[first], tuple(rest), value) if rest else value}
+
+
+@pytest.mark.slow
+def test_a_lost_or_mistyped_event_is_one_line(tmp_path: Path) -> None:
+    """Whoever reads a journal gets a state, or a JournalError that names the line."""
+    path = tmp_path / "journal.jsonl"
+    refused = 0
+    for what, lines in damaged():
+        path.write_text("\n".join(lines) + "\n")
+        try:
+            summarise(rebuild(replay(path)))
+        except JournalError as error:
+            refused += f"{path}, line " in str(error) and "\n" not in str(error)
+        except Exception as error:
+            error.add_note(what)
+            raise
+    assert refused > 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"event": "variant_writen"}, "'variant_writen' is not an event"),
+        ({"round": "two"}, "round is 'two', not int"),
+        ({"round": True}, "round is True, not int"),
+        ({"at_s": None}, "not 'NoneType'"),
+        ({"idea": "nothing"}, "but its content gives"),
+        ({"language": "pascal"}, "language is 'pascal'"),
+        ({"source": 7}, "'int' object"),
+    ],
+)
+def test_a_mistyped_value_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    lines = RECORDED.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if json.loads(line)["event"] == "variant_written")
+    lines[number] = json.dumps({**json.loads(lines[number]), **change})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(JournalError, match=rf"line {number + 1}: not an event, or one that another") as error:
+        replay(path)
+    assert says in str(error.value)
+
+
+def test_a_journal_without_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text("\n".join(RECORDED.read_text().splitlines()[1:]) + "\n")
+    with pytest.raises(JournalError, match=r"line 1: .* does not begin with run_started"):
+        Journal(path)
+
+
+def test_a_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    events = replay(RECORDED)
+    with Journal(path) as journal:
+        journal.append(events[:1])
+
+        def full(fd: int, data: bytes) -> int:
+            if len(data) > 10:
+                return write(fd, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        write = os.write
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(OSError, match="No space left") as failed:
+                journal.append(events[1:2])
+        assert failed.value.filename == str(path)
+        journal.append(events[1:2])
+    assert replay(path) == events[:2]

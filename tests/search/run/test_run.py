@@ -78,6 +78,10 @@ def only_folder(tmp_path: Path) -> Path:
         (["problem=level1/conv2d", "proposer=llm", "llm.openai.price.input=-1"], "price.input is -1"),
         (["problem=level1/conv2d", "proposer=llm", "llm.openai.limits.tries=0"], "limits.tries is 0"),
         (["problem=level1/conv2d", "proposer=llm", "proposer.languages=rust"], "rust"),
+        (
+            ["problem=level1/conv2d", "proposer=llm", "llm.openai.base_url=localhost:8000/v1"],
+            "base_url is 'localhost:8000/v1'; it must be the URL of a server, such as http://localhost:8000/v1",
+        ),
         (["problem=level1/conv2d", "proposer=llm", "proposer.prompts=nowhere"], "nowhere"),
         (
             ["problem=level1/conv2d", "proposer=llm", "budget.dollars=1", "llm.openai.price.output=null"],
