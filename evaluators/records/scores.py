@@ -40,8 +40,8 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measure and its 95 % interval; nan if there is nothing to measure. The interval's ends are nan if there
-    are too few values to estimate one."""
+    """A measure and its 95 % interval; nan if there is nothing to measure. The interval's ends are nan if
+    there are too few values to estimate one."""
 
     value: float
     low: float
