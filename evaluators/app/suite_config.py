@@ -210,12 +210,13 @@ async def for_each_problem(
 
 async def all_of(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Waits for all jobs. The first error cancels the others, and is raised when they have ended."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
-        async with asyncio.TaskGroup() as group:
-            for job in jobs:
-                group.create_task(job)
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def evaluate_once(
