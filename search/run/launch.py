@@ -13,7 +13,7 @@ from rich.console import Console
 
 from evaluators.app.command import choose_device, one_of, positive, say
 from evaluators.app.device_config import host_of
-from evaluators.base.cause import cause_of
+from evaluators.base.cause import cause_of, first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.problem import Problem
@@ -33,7 +33,7 @@ from search.engine.faults import naming
 from search.engine.run_folder import finalise
 from search.protocols import KernelEvaluator
 from search.records.events import RunFinished
-from search.records.journal import Journal
+from search.records.journal import Journal, JournalError
 from search.records.run_state import RunState
 from search.records.tree import HISTORY
 from search.report.observer import ReportObserver
@@ -85,7 +85,7 @@ async def search(
             if config.resume is None:
                 keep_config(folder, config)
             say(console, *start_lines(config, folder))
-            with Journal(folder / "journal.jsonl") as journal:
+            with _journal(folder / "journal.jsonl") as journal:
                 observers = observers_of(
                     config,
                     journal,
@@ -110,6 +110,14 @@ async def search(
                     say(console, f"{why}; raise a limit, e.g. rounds=…, to continue")
     say(console, *end_lines(folder))
     return finished
+
+
+def _journal(path: Path) -> Journal:
+    """The run's journal. Raises UsageError if it is damaged, or another process has it."""
+    try:
+        return Journal(path)
+    except JournalError as error:
+        raise UsageError(first_line(error)) from error
 
 
 async def _described(problem: Problem, judge: KernelEvaluator) -> dict[str, str]:
