@@ -1,0 +1,115 @@
+"""Inputs that agree with an earlier call's in all but one or two elements.
+
+A kernel that keeps results recognises inputs by a fingerprint: some elements, or a sum. It returns the answer
+to the earlier call if the elements that differ are not among those, or if they have only changed places.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.accuracy.differences import as_pairs, chunks_of
+from evaluators.reference.containers import replaced, tensors_in
+from evaluators.reference.inputs.strided_layouts import clone
+
+if TYPE_CHECKING:
+    import torch
+
+TRIED = 64
+"""Random elements, of which the smallest and the largest are exchanged, so that the outputs show it."""
+VISIBLE, VISIBLE_ROUNDED = 0.01, 0.1
+"""A change of the answer counts if its norm is at least this multiple of the answer's rms; the second, where
+kernels may round to half precision. A kernel's own error in one element is at most a tenth of that."""
+STALE = 0.25
+"""Share of the way back to the earlier answer from which an output is out of date."""
+
+
+def near_repeats(inputs: list[Any], count: int, distributions: Container[str]) -> Iterator[list[Any]]:
+    """The inputs `count` times, each time with one or two elements of one tensor changed. The tensors take
+    turns, and the changes are in different parts of them. New values come from the same tensor. Integers and
+    booleans change only if the reference takes them in any order, by the `distributions` that it can judge
+    on."""
+    tensors = tensors_in(inputs)
+    able = [number for number, each in enumerate(tensors) if _may_change(each, distributions)]
+    secrets.SystemRandom().shuffle(able)
+    start = secrets.randbelow(count)
+    for turn in range(count if able else 0):
+        number = able[turn % len(able)]
+        places = _places(tensors[number].numel(), part=(start + turn) % count, parts=count)
+        changed = clone(tensors[number].detach())
+        _change(changed, places, swap=turn // len(able) % 2 == 0)
+        yield list(replaced(inputs, [*tensors[:number], changed, *tensors[number + 1 :]]))
+
+
+def _may_change(tensor: torch.Tensor, distributions: Container[str]) -> bool:
+    if tensor.numel() < 2:
+        return False
+    if tensor.is_floating_point() or tensor.is_complex():
+        return True
+    kind = "true at random" if str(tensor.dtype) == "torch.bool" else "extreme indices"
+    return kind in distributions
+
+
+def _places(size: int, *, part: int, parts: int) -> list[int]:
+    """Random elements in one of the parts of a flattened tensor. Most have odd numbers: samples are usually
+    taken at multiples of a power of two."""
+    length = max(size // parts, 2)
+    first = min(part * length, size - length)
+    chosen = {first + secrets.randbelow(length) for _ in range(TRIED)}
+    return sorted({min(each | 1, size - 1) for each in chosen})
+
+
+def _change(tensor: torch.Tensor, places: list[int], *, swap: bool) -> None:
+    """Exchanges the smallest and the largest of these elements, so that sums stay as they are, or copies the
+    largest to the smallest's place. If all are equal, a boolean is inverted."""
+    import torch
+
+    flat = torch.tensor(places, device=tensor.device)
+    index: list[torch.Tensor] = []
+    for size in reversed(tensor.shape):
+        index.insert(0, flat % size)
+        flat = flat // size
+    values = tensor[tuple(index)]
+    order = as_pairs(values).reshape(len(places), -1)[:, 0].double().nan_to_num()
+    low, high = int(order.argmin()), int(order.argmax())
+    at = [tuple(int(each[number]) for each in index) for number in (low, high)]
+    if order[low] == order[high] and tensor.dtype is torch.bool:
+        tensor[at[0]] = ~values[low]
+        return
+    tensor[at[0]] = values[high]
+    if swap:
+        tensor[at[1]] = values[low]
+
+
+def is_stale(
+    outputs: Sequence[torch.Tensor],
+    answer: Sequence[torch.Tensor],
+    before: Sequence[torch.Tensor],
+    *,
+    rounded: bool,
+) -> bool:
+    """Whether an output leans from eager's `answer` towards the answer `before`, to inputs that differ in a
+    few elements. The error is projected on the difference of the answers, so that the size of the output does
+    not matter. False where the answers hardly differ. `rounded`: whether outputs may have been rounded to
+    half precision."""
+    visible = VISIBLE_ROUNDED if rounded else VISIBLE
+    return any(_is_stale(*three, visible) for three in zip(outputs, answer, before, strict=True))
+
+
+def _is_stale(output: torch.Tensor, answer: torch.Tensor, before: torch.Tensor, visible: float) -> bool:
+    import torch
+
+    along, whole, squares = 0.0, 0.0, 0.0
+    for chunk in chunks_of(*(as_pairs(each) for each in (output, answer, before))):
+        out, new, old = (each.double() for each in chunk)
+        finite = out.isfinite() & new.isfinite() & old.isfinite()
+        way = torch.where(finite, old - new, 0.0)
+        figures = [((out - new).where(finite, 0.0) * way).sum(), way.square().sum(), _squares(new, finite)]
+        along, whole, squares = (a + float(b) for a, b in zip((along, whole, squares), figures, strict=True))
+    return whole > 0 and whole * output.numel() >= visible**2 * squares and along > STALE * whole
+
+
+def _squares(values: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    return values.where(finite, 0.0).square().sum()
