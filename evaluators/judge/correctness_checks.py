@@ -37,9 +37,9 @@ SLOW_MS = 50.0
 
 NEAR_REPEATS, FEW_NEAR_REPEATS, QUICK_MS = 6, 2, 5.0
 """Calls on inputs that hardly differ from the first call's; fewer where calls take longer than QUICK_MS."""
-MOST_KEPT, KEPT_S = 1024, 2.0
-"""Most calls in which a kernel that keeps the memory of all its outputs may show that it does not overwrite
-them; fewer if they take longer than this in all."""
+MOST_KEPT, LEAST_KEPT, KEPT_S, KEPT_BYTES = 1024, 32, 2.0, 2**30
+"""More calls that a kernel gets that keeps the memory of its outputs, to find out whether it returns it
+again: at most and at least; in between as many as take this time, and have outputs of this size."""
 
 Outputs = list["torch.Tensor"]
 
@@ -288,27 +288,32 @@ class CorrectnessChecks:
 
     def _check_kept(self, kept: _Kept) -> None:
         """Checks that the outputs of the first call are still as they were. A kernel that keeps the memory of
-        all outputs so far, each in another place, gets more calls: it may use a long ring of buffers."""
-        calls, most = 0, min(MOST_KEPT, KEPT_S * 1e3 / self._call_ms)
+        outputs gets more calls: it may use a long ring of buffers."""
+        calls, most = 0, self._most_more_calls()
         while True:
-            outputs, pile_up = self._client.kept_outputs(0)
-            if (number := kept.changed(outputs, self._reference.shared_outputs)) is not None:
+            outputs, found = self._client.kept_outputs(0, release=calls >= most)
+            if found.returned_again or kept.differ(outputs, self._reference.shared_outputs):
                 raise CandidateRefused(
                     Status.INCORRECT,
-                    f"later calls changed output {number} of an earlier one; a caller that keeps results "
-                    "would find other values there, so return memory that no other call uses",
+                    "later calls return the memory of an earlier output; a caller that keeps results would "
+                    "find other values there, so return memory that no other call uses",
                 )
-            if not pile_up:
-                return
-            if calls >= most:
+            if found.keeps_all:
                 raise CandidateRefused(
                     Status.INCORRECT,
                     f"it keeps the memory of its outputs, those of more than {calls} calls by now, and "
-                    "writes to it again or never frees it; return memory that only the caller holds",
+                    "returns it again or never frees it; return memory that only the caller holds",
                 )
-            batch = self._session.staged(self._session.capacity)
+            if not found.suspect or calls >= most:
+                return
+            batch = self._session.staged(min(self._session.capacity, most))
             self._client.block(batch)
             calls += batch.calls
+
+    def _most_more_calls(self) -> int:
+        """See MOST_KEPT."""
+        limits = (KEPT_S * 1e3 / self._call_ms, KEPT_BYTES / self._client.buffers.outputs.call_bytes)
+        return max(int(min(MOST_KEPT, *limits)), LEAST_KEPT)
 
     def _require_inputs(self, batch: Batch, calls: Iterable[int] | None = None) -> None:
         """Raises CandidateRefused if the inputs of these calls of the last block (None: all) were changed."""
@@ -334,12 +339,12 @@ class _Kept:
         places = [some_places(each) for each in outputs]
         return cls(outputs=pick_all(outputs, places), places=places)
 
-    def changed(self, now: Outputs, shared: Container[int]) -> int | None:
-        """The number of an output that is not as it was, except for `shared` ones; None if there is none."""
-        for number, (each, at) in enumerate(zip(now, self.places, strict=False)):
-            if number not in shared and not same_bits(pick(each, at), self.outputs[number]):
-                return number
-        return None
+    def differ(self, now: Outputs, shared: Container[int]) -> bool:
+        """Whether an output is not as it was, except for `shared` ones."""
+        return any(
+            number not in shared and not same_bits(pick(each, at), self.outputs[number])
+            for number, (each, at) in enumerate(zip(now, self.places, strict=False))
+        )
 
 
 def described(name: str) -> str:

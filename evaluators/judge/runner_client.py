@@ -98,17 +98,17 @@ class RunnerClient(ABC):
     def sampled_output(self, calls: int) -> SampledOutput:
         """A sample of the outputs of the last block, which had `calls` calls."""
 
-    def kept_outputs(self, call: int) -> tuple[list[torch.Tensor], bool]:
-        """The outputs of `call` that the runner keeps, as they are now, and whether outputs pile up (see
-        `KeptOutputs`)."""
+    def kept_outputs(self, call: int, *, release: bool = False) -> tuple[list[torch.Tensor], KeptHandedIn]:
+        """The outputs of `call` that the runner keeps, as they are now, and what else it reports."""
         self.buffers.poison()
         self._synchronize()
         with self._awake():
-            self._channel.send(HandInKept(call=call, deliver=not self.buffers.fetches).message())
+            deliver = not self.buffers.fetches
+            self._channel.send(HandInKept(call=call, deliver=deliver, release=release).message())
             answer = self._answer(KeptHandedIn)
         self._synchronize()
         self._fetch(call, answer.outputs)
-        return [each.clone() for each in self.buffers.output_views[call]], answer.pile_up
+        return [each.clone() for each in self.buffers.output_views[call]], answer
 
     @abstractmethod
     def _fetch(self, call: int, addresses: list[int] | None) -> None:

@@ -1,8 +1,9 @@
 """What a caller would keep: the outputs of one call, while other calls follow.
 
-If a later call has changed them, outputs of different calls share memory. A kernel that hands out buffers of
-a long ring shows that only once it is through. Until then it keeps the memory of every output, each in
-another place, which this process can see.
+If a later call has changed them, outputs of different calls share memory. A kernel that hands out the buffers
+of a long ring has not shown that yet, but the memory of the outputs that it has returned still exists,
+although nobody else holds it. From then on all outputs are held: the same memory, returned again, is the
+proof.
 """
 
 from __future__ import annotations
@@ -14,36 +15,66 @@ if TYPE_CHECKING:
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
 
+ROUNDS = 3
+"""Calls per place in memory that are enough to compare contents: a ring that is made when it is first needed
+has been through twice then."""
+
 
 class KeptOutputs:
     """The outputs of one call, and where those of the calls since then were."""
 
-    def __init__(self, outputs: list[torch.Tensor]) -> None:
+    def __init__(self, outputs: list[torch.Tensor], *, lent: int) -> None:
+        """`lent` is the address of the memory of the inputs: outputs there are not the kernel's."""
         self.outputs = outputs
-        self._places: list[list[int]] = [[] for _ in outputs]
-        self._storages: list[list[StorageWeakRef | None]] = [[] for _ in outputs]
-        """None for memory that torch did not allocate: it may outlive the storage."""
+        self.returned_again = False
+        """Whether an output was returned in the memory of one that is held."""
+        self._calls, self._lent = 0, lent
+        self._places: list[dict[int, StorageWeakRef | None]] = [{} for _ in outputs]
+        """By address; None for memory that torch did not allocate: it may outlive the storage."""
+        self._held: dict[int, dict[int, torch.Tensor]] = {}
+        """By the number of an output whose memory a kernel keeps, and the address."""
 
     def note(self, outputs: list[torch.Tensor]) -> None:
-        """Remembers where the outputs of a later call are, without keeping them alive."""
+        """Remembers where the outputs of a later call are, and holds those that are suspect."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        for each, places, storages in zip(outputs, self._places, self._storages, strict=True):
-            if each.numel():
-                storage = each.untyped_storage()
-                places.append(each.data_ptr())
+        self._calls += 1
+        for number, (each, places) in enumerate(zip(outputs, self._places, strict=True)):
+            storage, place = each.untyped_storage(), each.data_ptr()
+            if each.numel() and storage.data_ptr() != self._lent:
                 weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-                storages.append(weak if storage.resizable() else None)
+                places[place] = weak if storage.resizable() else None
+                if (held := self._held.get(number)) is not None:
+                    self.returned_again |= place in held
+                    held[place] = each
 
-    def pile_up(self) -> bool:
-        """Whether some output was in another place in every later call, and the kernel keeps the memory of
-        all of them."""
-        apart = [number for number, each in enumerate(self._places) if each and len({*each}) == len(each)]
-        if not any(self._all_kept(number) for number in apart):
-            return False
-        gc.collect()  # they may only wait for it: it is off while calls are timed
-        return any(self._all_kept(number) for number in apart)
+    def suspects(self) -> bool:
+        """Whether a kernel keeps the memory of so many outputs that more calls are needed, whose outputs are
+        held."""
+        if any(self._is_suspect(number) for number in range(len(self.outputs))):
+            gc.collect()  # some may only wait for it: it is off while calls are timed
+        for number in range(len(self.outputs)):
+            if self._is_suspect(number):
+                self._held.setdefault(number, {})
+        return bool(self._held)
 
-    def _all_kept(self, number: int) -> bool:
-        kept = self._storages[number]
-        return not any(each is not None and each.expired() for each in kept)  # type: ignore[no-untyped-call]
+    def keeps_all(self) -> bool:
+        """Whether the memory of all outputs that were held still exists when nobody holds them any more."""
+        held = {number: list(places) for number, places in self._held.items()}
+        self._held.clear()
+        gc.collect()
+        return any(
+            bool(places) and all(_exists(self._places[number][place]) for place in places)
+            for number, places in held.items()
+        )
+
+    def _is_suspect(self, number: int) -> bool:
+        return self._kept(number) * ROUNDS > self._calls
+
+    def _kept(self, number: int) -> int:
+        """The number of places of an output whose memory still exists."""
+        return sum(map(_exists, self._places[number].values()))
+
+
+def _exists(storage: StorageWeakRef | None) -> bool:
+    return storage is None or not storage.expired()  # type: ignore[no-untyped-call]

@@ -116,11 +116,13 @@ class HandIn(Record):
 @dataclass(frozen=True, kw_only=True)
 class HandInKept(Record):
     """Deliver the outputs that were kept since a run of `call`, as they are now; without `deliver`, only
-    report their addresses. Answer: `KeptHandedIn`."""
+    report their addresses. With `release`, stop holding others, and look what the kernel keeps.
+    Answer: `KeptHandedIn`."""
 
     op = "hand in kept"
     call: int
     deliver: bool
+    release: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,16 +208,19 @@ class HandedIn(RunnerAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptHandedIn(RunnerAnswer):
-    """The kept outputs are in the shared buffers, or at these addresses. `pile_up`: see `KeptOutputs`."""
+    """The kept outputs are in the shared buffers, or at these addresses. For the rest see `KeptOutputs`."""
 
     op = "kept handed in"
     outputs: list[int] | None = None
-    pile_up: bool = False
+    returned_again: bool = False
+    suspect: bool = False
+    keeps_all: bool = False
 
     @classmethod
     def read(cls, message: Message) -> Self:
         """See `RunnerAnswer`."""
-        return cls(outputs=_addresses_in(message), pile_up=message.get("pile_up") is True)
+        said = {name: message.get(name) is True for name in ("returned_again", "suspect", "keeps_all")}
+        return cls(outputs=_addresses_in(message), **said)
 
 
 class Restored(RunnerAnswer):

@@ -109,7 +109,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     session.hand_in(order.place, order.call)
                     channel.send(messages.HandedIn().message())
                 case HandInKept():
-                    channel.send(session.hand_in_kept(order.call, deliver=order.deliver).message())
+                    channel.send(session.hand_in_kept(order).message())
                 case TraceCalls():
                     kernels = session.trace(list(order.calls))
                     channel.send(messages.Counted(kernels=kernels).message())
@@ -247,24 +247,29 @@ class RunnerSession:
         """Keeps the outputs if they are the first since a run without `keep`; otherwise notes where they
         are."""
         if self._kept_outputs is None:
-            self._kept_outputs = KeptOutputs(outputs)
+            lent = self._gate.untyped_storage().data_ptr()
+            self._kept_outputs = KeptOutputs(outputs, lent=lent)
         else:
             self._kept_outputs.note(outputs)
 
-    def hand_in_kept(self, call: int, *, deliver: bool) -> messages.KeptHandedIn:
-        """Delivers the outputs kept since `call`, as they are now, or reports where they are."""
+    def hand_in_kept(self, order: HandInKept) -> messages.KeptHandedIn:
+        """Delivers the kept outputs as they are now, or reports where they are."""
         import torch
 
         kept = self._kept_outputs
         if kept is None:
             raise RuntimeError("no outputs were kept")
-        self._kept = [laid_out(kept.outputs, self._outputs[call])]
-        if deliver:
-            self._deliver(call, self._kept[0])
+        self._kept = [laid_out(kept.outputs, self._outputs[order.call])]
+        if order.deliver:
+            self._deliver(order.call, self._kept[0])
         if self._on_gpu:
             torch.cuda.synchronize()
-        places = None if deliver else [each.data_ptr() for each in self._kept[0]]
-        return messages.KeptHandedIn(outputs=places, pile_up=kept.pile_up())
+        return messages.KeptHandedIn(
+            outputs=None if order.deliver else [each.data_ptr() for each in self._kept[0]],
+            returned_again=kept.returned_again,
+            suspect=kept.suspects(),
+            keeps_all=order.release and kept.keeps_all(),
+        )
 
     def _deliver(self, call: int, output: list[torch.Tensor]) -> None:
         """Copies an output to the call's place."""

@@ -126,7 +126,7 @@ INCORRECT: dict[str, tuple[str, str]] = {
             "return ring[-1].copy_(honest(self, x))",
             before="ring = []",
         ),
-        "later calls changed output 0 of an earlier one",
+        "later calls return the memory of an earlier output",
     ),
     "the memory of all outputs": (
         forward("kept.append(honest(self, x))\nreturn kept[-1]", before="kept = []"),
