@@ -67,12 +67,13 @@ class CorrectnessChecks:
     def begin(self, plan: Plan) -> float:
         """Checks the problem's own inputs, then every distribution with other weights. Returns the shortest
         time of a few calls in ms."""
-        self._client.keeps = self._session.capacity > 1  # otherwise there may be no memory for it
-        draw, outputs, eager = self._check_block(1, "on fresh inputs")
+        # For a single large call on a GPU there may be no memory for it.
+        self._client.keeps = self._session.capacity > 1 or self._session.device == "cpu"
+        draw, outputs, answer = self._check_block(1, "on fresh inputs")
         kept = _Kept.of(outputs)
         del outputs  # they may be large
-        self._check_near_repeats(draw, eager)
-        del eager
+        self._check_near_repeats(draw, answer)
+        del answer
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
         self.change_weights(self._reference.full_change(), self._try_distributions)
@@ -241,9 +242,9 @@ class CorrectnessChecks:
             statistic=max(c.error for c in finite) if self._evidence else None,
         )
 
-    def _check_block(self, calls: int, where: str) -> tuple[Draw, Outputs, Outputs]:
+    def _check_block(self, calls: int, where: str) -> tuple[Draw, Outputs, ReferenceAnswer]:
         """Checks every call of a block on the problem's own inputs. Returns the draw of one, its outputs and
-        eager's."""
+        the answer."""
         batch = self._session.stage_fresh(calls, self._client, own=True)
         block = self._client.block(batch)
         by_draw: dict[Draw, list[Outputs]] = {}
@@ -259,11 +260,11 @@ class CorrectnessChecks:
                 self._require(draw, each, answer, where=where)
         self._require_inputs(batch)
         self._call_ms = min(self._call_ms, self._session.call_ms(block))
-        return draw, outputs[0], answer.eager
+        return draw, outputs[0], answer
 
-    def _check_near_repeats(self, draw: Draw, before: Outputs) -> None:
+    def _check_near_repeats(self, draw: Draw, before: ReferenceAnswer) -> None:
         """Checks calls on the inputs of an earlier call with a few elements changed, in the same memory and
-        in other memory: a kernel that keeps results must not take them for the same. `before` is eager's
+        in other memory: a kernel that keeps results must not take them for the same. `before` is the
         answer to that call."""
         session, reference = self._session, self._reference
         if self._evidence is not None or reference.slices is not None or session.memory.is_lean:
@@ -277,9 +278,8 @@ class CorrectnessChecks:
                 return
             self._client.block(session.stage_given(some, draw, self._client))
             for call, answer in enumerate(answers):
-                if is_stale(
-                    self._client.buffers.snapshot(call), answer, before, rounded=reference.rule.is_rounded
-                ):
+                outputs, flat = self._client.buffers.snapshot(call), reference.rule.tolerance != "strict"
+                if is_stale(outputs, answer, before, flat=flat):
                     raise CandidateRefused(
                         Status.INCORRECT,
                         "wrong on inputs that differ from an earlier call's in a few elements: it returns "

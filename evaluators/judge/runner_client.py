@@ -99,7 +99,7 @@ class RunnerClient(ABC):
         """A sample of the outputs of the last block, which had `calls` calls."""
 
     def kept_outputs(self, call: int, *, release: bool = False) -> tuple[list[torch.Tensor], KeptHandedIn]:
-        """The outputs of `call` that the runner keeps, as they are now, and what else it reports."""
+        """The outputs of `call` that the runner keeps, as they are now, and the runner's report."""
         self.buffers.poison()
         self._synchronize()
         with self._awake():

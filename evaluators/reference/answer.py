@@ -66,12 +66,6 @@ class Rule:
     precision: str
     dtype: str
 
-    @property
-    def is_rounded(self) -> bool:
-        """Whether a right answer may have been rounded to half precision."""
-        exact = self.tolerance == "strict" and not self.precision
-        return not exact or self.dtype in ("float16", "bfloat16")
-
     @classmethod
     def of(cls, problem: Problem) -> Rule:
         """The problem's rule. The `kernelbench` tolerance allows float16 products."""

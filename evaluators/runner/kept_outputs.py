@@ -49,8 +49,8 @@ class KeptOutputs:
                     held[place] = each
 
     def suspects(self) -> bool:
-        """Whether a kernel keeps the memory of so many outputs that more calls are needed, whose outputs are
-        held."""
+        """Whether a kernel keeps the memory of many outputs, compared with the number of calls. From then on
+        they are held."""
         if any(self._is_suspect(number) for number in range(len(self.outputs))):
             gc.collect()  # some may only wait for it: it is off while calls are timed
         for number in range(len(self.outputs)):

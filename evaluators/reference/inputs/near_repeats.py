@@ -10,7 +10,9 @@ import secrets
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.accuracy.differences import as_pairs, chunks_of
+from evaluators.reference.accuracy.comparison import ELEMENT, HALF_EPS, Shift
+from evaluators.reference.accuracy.differences import as_pairs, chunks_of, largest_of
+from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import replaced, tensors_in
 from evaluators.reference.inputs.strided_layouts import clone
 
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 
 TRIED = 64
 """Random elements, of which the smallest and the largest are exchanged, so that the outputs show it."""
-VISIBLE, VISIBLE_ROUNDED = 0.01, 0.1
-"""A change of the answer counts if its norm is at least this multiple of the answer's rms; the second, where
-kernels may round to half precision. A kernel's own error in one element is at most a tenth of that."""
-STALE = 0.25
-"""Share of the way back to the earlier answer from which an output is out of date."""
+VISIBLE, STALE = 4.0, 0.5
+"""A change of the answer counts if its norm is at least VISIBLE times the largest error that a right output
+may have in one element. An output that is at least STALE of the way back to the earlier answer is out of
+date."""
+FLAT = 1e-2
+"""The largest right error under a flat tolerance, as a share of the answer's largest element."""
 
 
 def near_repeats(inputs: list[Any], count: int, distributions: Container[str]) -> Iterator[list[Any]]:
@@ -84,32 +87,40 @@ def _change(tensor: torch.Tensor, places: list[int], *, swap: bool) -> None:
 
 
 def is_stale(
-    outputs: Sequence[torch.Tensor],
-    answer: Sequence[torch.Tensor],
-    before: Sequence[torch.Tensor],
-    *,
-    rounded: bool,
+    outputs: Sequence[torch.Tensor], answer: Sequence[torch.Tensor], before: ReferenceAnswer, *, flat: bool
 ) -> bool:
     """Whether an output leans from eager's `answer` towards the answer `before`, to inputs that differ in a
     few elements. The error is projected on the difference of the answers, so that the size of the output does
-    not matter. False where the answers hardly differ. `rounded`: whether outputs may have been rounded to
-    half precision."""
-    visible = VISIBLE_ROUNDED if rounded else VISIBLE
-    return any(_is_stale(*three, visible) for three in zip(outputs, answer, before, strict=True))
+    not matter. False where the answers hardly differ. `flat`: whether the tolerance is flat."""
+    return any(
+        _is_stale(out, new, old, _right_error(old, shift, flat=flat))
+        for out, new, old, shift in zip(outputs, answer, before.eager, before.shifts, strict=True)
+    )
 
 
-def _is_stale(output: torch.Tensor, answer: torch.Tensor, before: torch.Tensor, visible: float) -> bool:
+def _right_error(answer: torch.Tensor, shift: Shift, *, flat: bool) -> float:
+    """The largest error that a right output may have in one element."""
     import torch
 
-    along, whole, squares = 0.0, 0.0, 0.0
+    if not (answer.is_floating_point() or answer.is_complex()) or not answer.numel():
+        return 0.0
+    pairs = as_pairs(answer)
+    largest = float(largest_of(pairs.where(pairs.isfinite(), 0.0)))
+    if flat:
+        return FLAT * largest
+    eps = torch.finfo(pairs.dtype).eps
+    factors = ELEMENT["half" if eps > HALF_EPS else "wide"]
+    return factors.eager * shift.eager_largest + factors.ulps * eps * largest + factors.shift * shift.largest
+
+
+def _is_stale(output: torch.Tensor, answer: torch.Tensor, before: torch.Tensor, error: float) -> bool:
+    import torch
+
+    along, whole = 0.0, 0.0
     for chunk in chunks_of(*(as_pairs(each) for each in (output, answer, before))):
         out, new, old = (each.double() for each in chunk)
         finite = out.isfinite() & new.isfinite() & old.isfinite()
         way = torch.where(finite, old - new, 0.0)
-        figures = [((out - new).where(finite, 0.0) * way).sum(), way.square().sum(), _squares(new, finite)]
-        along, whole, squares = (a + float(b) for a, b in zip((along, whole, squares), figures, strict=True))
-    return whole > 0 and whole * output.numel() >= visible**2 * squares and along > STALE * whole
-
-
-def _squares(values: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
-    return values.where(finite, 0.0).square().sum()
+        along += float(((out - new).where(finite, 0.0) * way).sum())
+        whole += float(way.square().sum())
+    return whole > 0 and whole >= (VISIBLE * error) ** 2 and along > STALE * whole
