@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TRIED = 64
 """Random elements, of which the smallest and the largest are exchanged, so that the outputs show it."""
+END = 64
+"""Elements at either end of a long tensor that stay as they are: in a sorted one, the smallest and the
+largest are there."""
 VISIBLE, STALE = 4.0, 0.5
 """A change of the answer counts if its norm is at least VISIBLE times the largest error that a right output
 may have in one element. An output that is at least STALE of the way back to the earlier answer is out of
@@ -56,10 +59,11 @@ def _may_change(tensor: torch.Tensor, distributions: Container[str]) -> bool:
 
 
 def _places(size: int, *, part: int, parts: int) -> list[int]:
-    """Random elements in one of the parts of a flattened tensor. Most have odd numbers: samples are usually
-    taken at multiples of a power of two."""
-    length = max(size // parts, 2)
-    first = min(part * length, size - length)
+    """Random elements in one of the parts of a flattened tensor, but for its ends if it is long. Most have
+    odd numbers: samples are usually taken at the ends, or at multiples of a power of two."""
+    end = END if size >= 16 * END else 0
+    length = max((size - 2 * end) // parts, 2)
+    first = min(end + part * length, size - length)
     chosen = {first + secrets.randbelow(length) for _ in range(TRIED)}
     return sorted({min(each | 1, size - 1) for each in chosen})
 

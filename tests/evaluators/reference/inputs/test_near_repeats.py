@@ -70,6 +70,11 @@ def test_every_part_of_a_tensor_changes_and_its_beginning_stays() -> None:
     assert not any(place % 64 == 0 for place in places)
 
 
+def test_the_ends_of_sorted_indices_stay() -> None:
+    x = torch.arange(2048)
+    assert all(torch.equal(now[:64], x[:64]) and torch.equal(now[-64:], x[-64:]) for (now,) in repeats(x))
+
+
 def test_each_input_changes_alone() -> None:
     found = changes([torch.randn(99), torch.randn(99)], torch.randn(99), 3.0)
     assert all(sum(count > 0 for count in counts) == 1 for counts in found)
