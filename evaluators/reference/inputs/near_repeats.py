@@ -34,18 +34,19 @@ FLAT = 1e-2
 
 def near_repeats(inputs: list[Any], count: int, distributions: Container[str]) -> Iterator[list[Any]]:
     """The inputs `count` times, each time with one or two elements of one tensor changed. The tensors take
-    turns, and the changes are in different parts of them. New values come from the same tensor. Integers and
-    booleans change only if the reference takes them in any order, by the `distributions` that it can judge
-    on."""
+    turns, twice each: a kernel that notices a change of one may miss that of another only if two calls in a
+    row differ in that one. The changes are in different parts. New values come from the same tensor. Integers
+    and booleans change only if the reference takes them in any order, by the `distributions` that it can
+    judge on."""
     tensors = tensors_in(inputs)
     able = [number for number, each in enumerate(tensors) if _may_change(each, distributions)]
     secrets.SystemRandom().shuffle(able)
     start = secrets.randbelow(count)
     for turn in range(count if able else 0):
-        number = able[turn % len(able)]
+        number = able[turn // 2 % len(able)]
         places = _places(tensors[number].numel(), part=(start + turn) % count, parts=count)
         changed = clone(tensors[number].detach())
-        _change(changed, places, swap=turn // len(able) % 2 == 0)
+        _change(changed, places, swap=turn % 2 == 0)
         yield list(replaced(inputs, [*tensors[:number], changed, *tensors[number + 1 :]]))
 
 

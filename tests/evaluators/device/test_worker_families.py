@@ -120,6 +120,8 @@ def test_state_and_structure_are_checked(workers: dict[str, Worker], name: str, 
     expected = dict.fromkeys(WRONG, Status.INCORRECT) | dict.fromkeys(HONEST, Status.CORRECT)
     if name in STATELESS:
         del expected["all elements"]
+    if name == "expanded_matmul":
+        del expected["samples"]  # they show all rows of its second input, so only some measurements find it
     wrong = {}
     for kind, body in (WRONG | HONEST).items():
         if kind in expected:
