@@ -20,12 +20,13 @@ Where to look, from the commands down to the machine; each file says more at its
                   from traced_call, trace_grammar, trace_inputs, trace_recording
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
-                  poisoned_memory; fork_server, node_fork_server, prefork; thin_headers, triton_precompile
+                  poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,
+                  triton_precompile
     reference/    loading (neighbours), reference_model, running_reference, answer, random_outputs,
                   validation, containers, dispatch_mode, judging_power (what a reference is worth as a judge);
                   accuracy/: comparison (differences, sampled_elements), float64 (row_slices), rounding,
                   shifts, jumps; inputs/: input_distributions (border_places), usable_distributions
-                  (special_integers), strided_layouts, weight_changes, dependent_calls; cost/:
+                  (special_integers), strided_layouts, weight_changes, dependent_calls, near_repeats; cost/:
                   operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,

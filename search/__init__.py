@@ -11,7 +11,8 @@ Where to look, from the commands down to the records; each file says more at its
                   campaign_view, campaign_page
     optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,
                   adapters, installation/, verification/, outcome, readme, profile_page
-    harvest/      corpus, rows, format (formats/), conversations, identity, duplicates, benchmarks, dataset
+    harvest/      corpus, recorded_calls, rows, format (formats/), conversations, identity, duplicates,
+                  benchmarks, dataset
     report/       the HTML report: run_page, page_data, run_frames, gains, texts, html (assets/), observer,
                   fresh_page
     mcp/          tools, answers

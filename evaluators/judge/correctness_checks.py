@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from evaluators.judge.reference_session import ReferenceSession
@@ -16,9 +16,12 @@ from evaluators.records.evaluation import Correctness, Status
 from evaluators.records.timing import Block, Plan
 from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.accuracy.differences import spread_of
+from evaluators.reference.accuracy.sampled_elements import Places, pick, pick_all, some_places
 from evaluators.reference.answer import Draw, ReferenceAnswer, benchmark_rules
 from evaluators.reference.inputs import weight_changes
 from evaluators.reference.inputs.input_distributions import DESCRIPTIONS
+from evaluators.reference.inputs.near_repeats import is_stale, near_repeats
+from evaluators.reference.inputs.strided_layouts import same_bits
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.reference.random_outputs import Evidence
 from evaluators.runner.shared_buffers import SampledOutput
@@ -31,6 +34,12 @@ T = TypeVar("T")
 CHECKED_CALLS = 3
 SLOW_MS = 50.0
 """Calls that take longer than this are not repeated just to restore caches."""
+
+NEAR_REPEATS, FEW_NEAR_REPEATS, QUICK_MS = 6, 2, 5.0
+"""Calls on inputs that hardly differ from the first call's; fewer where calls take longer than QUICK_MS."""
+MOST_KEPT, LEAST_KEPT, KEPT_S, KEPT_BYTES = 1024, 32, 2.0, 2**30
+"""More calls that a kernel gets that keeps the memory of its outputs, to find out whether it returns it
+again: at most and at least; in between as many as take this time, and have outputs of this size."""
 
 Outputs = list["torch.Tensor"]
 
@@ -58,7 +67,13 @@ class CorrectnessChecks:
     def begin(self, plan: Plan) -> float:
         """Checks the problem's own inputs, then every distribution with other weights. Returns the shortest
         time of a few calls in ms."""
-        self._check_block(1, "on fresh inputs")
+        # For a single large call on a GPU there may be no memory for it.
+        self._client.keeps = self._session.capacity > 1 or self._session.device == "cpu"
+        draw, outputs, answer = self._check_block(1, "on fresh inputs")
+        kept = _Kept.of(outputs)
+        del outputs  # they may be large
+        self._check_near_repeats(draw, answer)
+        del answer
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
         self.change_weights(self._reference.full_change(), self._try_distributions)
@@ -66,6 +81,9 @@ class CorrectnessChecks:
         if self._session.problem.timed:
             calls = plan.calls(self._call_ms, calls)
         self._check_block(calls, "on fresh inputs")
+        if self._client.keeps:
+            self._check_kept(kept)
+            self._client.keeps = False
         return self._call_ms
 
     def _new_evidence(self) -> Evidence | None:
@@ -96,10 +114,11 @@ class CorrectnessChecks:
             return
         change = WeightChange(seed=secrets.randbits(62), turn=tuple(next(self._turns)), padded=self._padded)
 
-        def check() -> float:
-            return self._check_block(1, "after its weights were changed in place")
+        def check() -> None:
+            self._check_block(1, "after its weights were changed in place")
 
-        if self.change_weights(change, check) < SLOW_MS:
+        self.change_weights(change, check)
+        if self._call_ms < SLOW_MS:
             self._client.block(self._session.stage_fresh(1, self._client))
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
@@ -223,8 +242,9 @@ class CorrectnessChecks:
             statistic=max(c.error for c in finite) if self._evidence else None,
         )
 
-    def _check_block(self, calls: int, where: str) -> float:
-        """Checks every call of a block on the problem's own inputs. Returns ms per call."""
+    def _check_block(self, calls: int, where: str) -> tuple[Draw, Outputs, ReferenceAnswer]:
+        """Checks every call of a block on the problem's own inputs. Returns the draw of one, its outputs and
+        the answer."""
         batch = self._session.stage_fresh(calls, self._client, own=True)
         block = self._client.block(batch)
         by_draw: dict[Draw, list[Outputs]] = {}
@@ -239,8 +259,61 @@ class CorrectnessChecks:
             for each in outputs:
                 self._require(draw, each, answer, where=where)
         self._require_inputs(batch)
-        self._call_ms = min(self._call_ms, call_ms := self._session.call_ms(block))
-        return call_ms
+        self._call_ms = min(self._call_ms, self._session.call_ms(block))
+        return draw, outputs[0], answer
+
+    def _check_near_repeats(self, draw: Draw, before: ReferenceAnswer) -> None:
+        """Checks calls on the inputs of an earlier call with a few elements changed, in the same memory and
+        in other memory: a kernel that keeps results must not take them for the same. `before` is the
+        answer to that call."""
+        session, reference = self._session, self._reference
+        if self._evidence is not None or reference.slices is not None or session.memory.is_lean:
+            return
+        count = NEAR_REPEATS if self._call_ms < QUICK_MS else FEW_NEAR_REPEATS
+        repeats = near_repeats(reference.draw(draw.seed), count, reference.distributions)
+        while some := list(itertools.islice(repeats, min(2, session.capacity))):
+            tried = [reference.run_if_valid(each, draw.seed) for each in some]
+            answers = [each for each in tried if each is not None]
+            if len(answers) < len(some):
+                return
+            self._client.block(session.stage_given(some, draw, self._client))
+            for call, answer in enumerate(answers):
+                outputs, flat = self._client.buffers.snapshot(call), reference.rule.tolerance != "strict"
+                if is_stale(outputs, answer, before, flat=flat):
+                    raise CandidateRefused(
+                        Status.INCORRECT,
+                        "wrong on inputs that differ from an earlier call's in a few elements: it returns "
+                        "the earlier answer",
+                    )
+
+    def _check_kept(self, kept: _Kept) -> None:
+        """Checks that the outputs of the first call are still as they were. A kernel that keeps the memory of
+        outputs gets more calls: it may use a long ring of buffers."""
+        calls, most = 0, self._most_more_calls()
+        while True:
+            outputs, found = self._client.kept_outputs(0, release=calls >= most)
+            if found.returned_again or kept.differ(outputs, self._reference.shared_outputs):
+                raise CandidateRefused(
+                    Status.INCORRECT,
+                    "later calls return the memory of an earlier output; a caller that keeps results would "
+                    "find other values there, so return memory that no other call uses",
+                )
+            if found.keeps_all:
+                raise CandidateRefused(
+                    Status.INCORRECT,
+                    f"it keeps the memory of its outputs, those of more than {calls} calls by now, and "
+                    "returns it again or never frees it; return memory that only the caller holds",
+                )
+            if not found.suspect or calls >= most:
+                return
+            batch = self._session.staged(min(self._session.capacity, most))
+            self._client.block(batch)
+            calls += batch.calls
+
+    def _most_more_calls(self) -> int:
+        """See MOST_KEPT."""
+        limits = (KEPT_S * 1e3 / self._call_ms, KEPT_BYTES / self._client.buffers.outputs.call_bytes)
+        return max(int(min(MOST_KEPT, *limits)), LEAST_KEPT)
 
     def _require_inputs(self, batch: Batch, calls: Iterable[int] | None = None) -> None:
         """Raises CandidateRefused if the inputs of these calls of the last block (None: all) were changed."""
@@ -252,6 +325,26 @@ class CorrectnessChecks:
                 f"it writes to its input {number}, which the reference leaves unchanged; a caller would find "
                 "other values there after the call",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Outputs of a call as they were, or a secret sample of their elements."""
+
+    outputs: Outputs
+    places: list[Places | None]
+
+    @classmethod
+    def of(cls, outputs: Outputs) -> _Kept:
+        places = [some_places(each) for each in outputs]
+        return cls(outputs=pick_all(outputs, places), places=places)
+
+    def differ(self, now: Outputs, shared: Container[int]) -> bool:
+        """Whether an output is not as it was, except for `shared` ones."""
+        return any(
+            number not in shared and not same_bits(pick(each, at), self.outputs[number])
+            for number, (each, at) in enumerate(zip(now, self.places, strict=False))
+        )
 
 
 def described(name: str) -> str:

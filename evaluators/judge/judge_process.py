@@ -118,8 +118,7 @@ def main() -> None:
                 worker.send(_too_large(order, str(large)))
             except UnfitReference as unfit:
                 text = f"the reference cannot judge a kernel: {unfit}"
-                hint = "(problem.allow_degenerate=true accepts it all the same)"
-                worker.send({"op": "unfit", "error": f"{text} {hint}", "intact": True})
+                worker.send({"op": "unfit", "error": text, "intact": True})
             except USERS_ERRORS as error:
                 # The process's last resort: a fault of ours or of the reference must reach the worker.
                 worker.send(_failure(order, error))

@@ -45,6 +45,8 @@ LEAST_CALLS = 5
 distribution."""
 SLOW_MS = 50.0
 """A reference call that takes longer than this is timed only once."""
+HINT = "(problem.allow_degenerate=true accepts it all the same)"
+"""Ends the message about a reference that accepts lazy answers. Other references cannot be accepted."""
 
 
 class ReferenceSession:
@@ -104,7 +106,7 @@ class ReferenceSession:
         else:
             with step(OpeningStep.LAZY_ANSWERS):
                 if findings := examine(reference):
-                    raise UnfitReference("; ".join(findings))
+                    raise UnfitReference(f"{'; '.join(findings)} {HINT}")
         if self.device == "cuda":
             self._torch.cuda.empty_cache()  # candidates need the memory
         with step(OpeningStep.PEAKS):
@@ -237,6 +239,7 @@ class ReferenceSession:
                 seed=self.reference.seed,
                 buffers=client.buffers.description,
                 arguments=self.reference.template,
+                form=self.reference.form,
                 inputs=client.buffers.inputs,
                 outputs=client.buffers.outputs,
                 returned=self.reference.returned_inputs,
@@ -260,9 +263,14 @@ class ReferenceSession:
         draws = [Draw(seed=self.reference.seed_on(name), distribution=name) for name in names]
         return self._stage(draws, client)
 
-    def _stage(self, draws: list[Draw], client: RunnerClient) -> Batch:
+    def stage_given(self, given: Sequence[list[Any]], draw: Draw, client: RunnerClient) -> Batch:
+        """Stages these inputs, one set per call, with the random numbers that follow `draw`."""
+        return self._stage([draw] * len(given), client, given)
+
+    def _stage(self, draws: list[Draw], client: RunnerClient, given: Sequence[list[Any]] = ()) -> Batch:
         for call, draw in enumerate(draws):
-            self._staging.place(call, self._draw(draw.seed, draw.distribution))
+            inputs = given[call] if given else self._draw(draw.seed, draw.distribution)
+            self._staging.place(call, inputs)
         if self.reference.draws_numbers:
             self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
         client.buffers.poison()

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from evaluators.judge.staging import Batch
 from evaluators.records.evaluation import Status
@@ -22,6 +22,8 @@ from evaluators.runner.messages import (
     Change,
     Changed,
     Failed,
+    HandInKept,
+    KeptHandedIn,
     Load,
     Loaded,
     Phase,
@@ -32,6 +34,9 @@ from evaluators.runner.messages import (
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
 from evaluators.system.channel import Channel, ProtocolError
+
+if TYPE_CHECKING:
+    import torch
 
 STATUSES = {
     Phase.IMPORT: Status.COMPILE_ERROR,
@@ -68,6 +73,8 @@ class RunnerClient(ABC):
         self._family = process_tree.stop_tree(pid)
         self._stopped_at = 0.0
         """When it was last stopped, by `time.perf_counter`."""
+        self.keeps = False
+        """Whether its runs keep the outputs of the first call since this was set (see `RunCalls`)."""
 
     @abstractmethod
     def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
@@ -90,6 +97,22 @@ class RunnerClient(ABC):
     @abstractmethod
     def sampled_output(self, calls: int) -> SampledOutput:
         """A sample of the outputs of the last block, which had `calls` calls."""
+
+    def kept_outputs(self, call: int, *, release: bool = False) -> tuple[list[torch.Tensor], KeptHandedIn]:
+        """The outputs of `call` that the runner keeps, as they are now, and the runner's report."""
+        self.buffers.poison()
+        self._synchronize()
+        with self._awake():
+            deliver = not self.buffers.fetches
+            self._channel.send(HandInKept(call=call, deliver=deliver, release=release).message())
+            answer = self._answer(KeptHandedIn)
+        self._synchronize()
+        self._fetch(call, answer.outputs)
+        return [each.clone() for each in self.buffers.output_views[call]], answer
+
+    @abstractmethod
+    def _fetch(self, call: int, addresses: list[int] | None) -> None:
+        """Reads the outputs of a call at the addresses that the runner reported, unless it delivers them."""
 
     @abstractmethod
     def _synchronize(self) -> None:

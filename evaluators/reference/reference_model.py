@@ -22,7 +22,7 @@ from evaluators.reference.accuracy.shifts import eager_shifts_of, joined, shifts
 from evaluators.reference.answer import Draw, ReferenceAnswer, Spread, freedom_of, judge, writable
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import OWN, Distribution
-from evaluators.reference.inputs.strided_layouts import clone, span_of
+from evaluators.reference.inputs.strided_layouts import clone, same_bits
 from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
 
@@ -77,8 +77,7 @@ class ReferenceModel(RunningReference):
         before = clone(tensor)
         with self._torch.no_grad():
             self.eager(*given)
-        bits = (span_of(each).view(self._torch.uint8) for each in (before, tensor))
-        return not self._torch.equal(*bits)
+        return not same_bits(before, tensor)
 
     def answer(
         self,

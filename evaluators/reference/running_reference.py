@@ -15,6 +15,8 @@ from evaluators.reference.accuracy.row_slices import RowSlices
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all
 from evaluators.reference.answer import SAME, Rule
 from evaluators.reference.containers import (
+    WrongForm,
+    form_of,
     map_tensors,
     plain_values,
     template_of,
@@ -87,6 +89,10 @@ class RunningReference:
         """The numbers of the input tensors that the reference writes to."""
         self.returned_inputs: list[list[int]] = []
         """Outputs that are a changed input itself: pairs of output and input numbers."""
+        self.shared_outputs: list[int] = []
+        """The numbers of outputs in the memory of an input or a weight, which a caller may find changed."""
+        self.form: Any = None
+        """The structure of the output (see `containers.form_of`)."""
         self.slices: RowSlices | None = None
         """Set if large answers in float64 are computed a few rows at a time."""
         self.draws_numbers = False
@@ -103,7 +109,7 @@ class RunningReference:
                 self.template = template_of(sample)
                 self._require_equal_values()
                 self.outputs = self._examine(sample)
-            except TypeError as error:
+            except WrongForm as error:
                 raise UnfitReference(str(error)) from error
         self.weight_forms = weight_changes.forms_of(self.eager)
         names = weight_changes.plain_buffers(self.eager, lambda: self._make(self.seed + 1))
@@ -158,6 +164,16 @@ class RunningReference:
             seed_all(self.call_seed(seed))
         with self._torch.no_grad():
             return self._with_changed(tensors_of(self.eager(*given)), given)
+
+    def run_if_valid(self, inputs: list[Any], seed: int) -> list[torch.Tensor] | None:
+        """Like `run`; None if the reference rejects the inputs."""
+        try:
+            return self.run(inputs, seed)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise_if_gpu_lost(error)
+            if isinstance(error, self._torch.OutOfMemoryError):
+                raise
+            return None
 
     def run_exact(
         self,
@@ -251,7 +267,8 @@ class RunningReference:
             def outputs(seed: int) -> tuple[list[torch.Tensor], list[Any]]:
                 seed_all(seed)
                 given = map_tensors(clone, sample)
-                found = tensors_of(self.eager(*given))
+                output = self.eager(*given)
+                found, self.form = tensors_of(output), form_of(output)
                 if any(each.layout != self._torch.strided for each in found):
                     raise UnfitReference("an output is a sparse tensor")
                 return found, given
@@ -268,6 +285,8 @@ class RunningReference:
                 for changed in self.changed_inputs
                 if is_same(output, after[changed])
             ]
+            lent = {*map(_memory_of, (*after, *self.eager.parameters(), *self.eager.buffers()))}
+            self.shared_outputs = [n for n, each in enumerate(first) if _memory_of(each) in lent]
             del first, given, after
 
             def repeated(seed: int) -> bool:
@@ -298,6 +317,10 @@ class RunningReference:
     def _with_changed(self, outputs: list[torch.Tensor], given: list[Any]) -> list[torch.Tensor]:
         tensors = tensors_in(given) if self.changed_inputs else []
         return [*map(compact, outputs), *(tensors[number] for number in self.changed_inputs)]
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

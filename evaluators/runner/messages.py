@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from evaluators.records.problem import Problem
+from evaluators.reference.containers import TENSOR
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import Message, ProtocolError, printable
@@ -59,6 +60,7 @@ class Load(Record):
 
     Attributes:
         arguments: where in the module's arguments its inputs are (see `containers.py`).
+        form: the structure of the output (see `containers.form_of`).
         returned: pairs of the index of an output and of the input that it must be.
         lean: free the memory after each run. Answer: `MemoryReleased`.
     """
@@ -70,6 +72,7 @@ class Load(Record):
     arguments: Any
     inputs: Layout
     outputs: Layout
+    form: Any = TENSOR
     returned: list[list[int]] = field(default_factory=list)
     lean: bool = False
 
@@ -86,6 +89,7 @@ class RunCalls(Record):
         deliver: copy the outputs to the shared buffers; otherwise the runner keeps them until the next run.
         chain: make each call depend on the answer before (see `dependent_calls.py`).
         wait: wait for the GPU after each call.
+        keep: keep the outputs of the first call since a run without `keep`, as a caller might.
     """
 
     op = "run"
@@ -96,6 +100,7 @@ class RunCalls(Record):
     deliver: bool = True
     chain: bool = False
     wait: bool = False
+    keep: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,18 @@ class HandIn(Record):
     op = "hand in"
     place: int
     call: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandInKept(Record):
+    """Deliver the outputs that were kept since a run of `call`, as they are now; without `deliver`, only
+    report their addresses. With `release`, stop holding others, and look what the kernel keeps.
+    Answer: `KeptHandedIn`."""
+
+    op = "hand in kept"
+    call: int
+    deliver: bool
+    release: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +150,9 @@ class TraceCalls(Record):
     calls: Sequence[int]
 
 
-Order = Move | Import | Load | RunCalls | HandIn | Change | Restore | TraceCalls
+Order = Move | Import | Load | RunCalls | HandIn | HandInKept | Change | Restore | TraceCalls
 ORDERS: dict[str, type[Order]] = {
-    each.op: each for each in (Move, Import, Load, RunCalls, HandIn, Change, Restore, TraceCalls)
+    each.op: each for each in (Move, Import, Load, RunCalls, HandIn, HandInKept, Change, Restore, TraceCalls)
 }
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "problem": Problem.from_json,
@@ -189,6 +206,23 @@ class HandedIn(RunnerAnswer):
     op = "handed in"
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeptHandedIn(RunnerAnswer):
+    """The kept outputs are in the shared buffers, or at these addresses. For the rest see `KeptOutputs`."""
+
+    op = "kept handed in"
+    outputs: list[int] | None = None
+    returned_again: bool = False
+    suspect: bool = False
+    keeps_all: bool = False
+
+    @classmethod
+    def read(cls, message: Message) -> Self:
+        """See `RunnerAnswer`."""
+        said = {name: message.get(name) is True for name in ("returned_again", "suspect", "keeps_all")}
+        return cls(outputs=_addresses_in(message), **said)
+
+
 class Restored(RunnerAnswer):
     """The original weights are restored."""
 
@@ -207,11 +241,7 @@ class Done(RunnerAnswer):
     @classmethod
     def read(cls, message: Message) -> Self:
         """See `RunnerAnswer`."""
-        outputs, filling_ms = message.get("outputs"), message.get("filling_ms")
-        if outputs is not None and not (
-            isinstance(outputs, list) and all(type(each) is int for each in outputs)
-        ):
-            raise ProtocolError(f"not addresses of outputs: {outputs!r:.200}")
+        outputs, filling_ms = _addresses_in(message), message.get("filling_ms")
         if filling_ms is not None and type(filling_ms) is not float:
             raise ProtocolError(f"not a time: {filling_ms!r:.200}")
         return cls(outputs=outputs, filling_ms=filling_ms)
@@ -285,6 +315,13 @@ class Failed(RunnerAnswer):
         phase = next((each for each in Phase if each.value == said), Phase.RUN)
         error = printable(message.get("error", ""))
         return cls(phase=phase, error=error, compiler=message.get("compiler") is True)
+
+
+def _addresses_in(message: Message) -> list[int] | None:
+    outputs = message.get("outputs")
+    if outputs is not None and not (isinstance(outputs, list) and all(type(each) is int for each in outputs)):
+        raise ProtocolError(f"not addresses of outputs: {outputs!r:.200}")
+    return outputs
 
 
 def _is_entry(value: Any) -> bool:

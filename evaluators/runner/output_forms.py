@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evaluators.reference.containers import tensors_of
+from evaluators.reference.containers import WrongForm, tensors_like
 from evaluators.reference.inputs.strided_layouts import is_same
 from evaluators.runner.failures import WrongOutput
 
@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     import torch
 
 
-def laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
+def outputs_of(output: Any, form: Any) -> list[torch.Tensor]:
+    """The tensors of an output. Raises WrongOutput unless it has the structure of the reference's output."""
+    try:
+        return tensors_like(output, form)
+    except WrongForm as error:
+        raise WrongOutput(str(error)) from error
+
+
+def laid_out(tensors: list[torch.Tensor], places: list[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs in the reference's layout. Raises WrongOutput if their form differs from the
     reference's."""
     import torch
 
-    try:
-        tensors = tensors_of(output)
-    except TypeError as error:
-        raise WrongOutput(str(error)) from error
-    if len(tensors) != len(places):
-        raise WrongOutput(f"returned {len(tensors)} outputs; the reference returns {len(places)}")
     found = []
     for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if reason := _other_form(tensor, place):
@@ -33,11 +35,12 @@ def laid_out(output: Any, places: list[torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
-def require_returned(output: Any, inputs: list[torch.Tensor], returned: list[list[int]]) -> None:
+def require_returned(
+    tensors: list[torch.Tensor], inputs: list[torch.Tensor], returned: list[list[int]]
+) -> None:
     """Raises WrongOutput if an output is not the input that the reference writes to and returns."""
-    tensors = tensors_of(output)
     for number, given in returned:
-        if number < len(tensors) and not is_same(tensors[number], inputs[given]):
+        if not is_same(tensors[number], inputs[given]):
             which = f"input {given}, which the reference writes to and returns"
             raise WrongOutput(f"output {number} is not {which}")
 

@@ -25,8 +25,19 @@ from evaluators.reference.inputs import dependent_calls, weight_changes
 from evaluators.reference.loading import init_inputs, load_module, make_model, seed_all
 from evaluators.runner import messages, thin_headers
 from evaluators.runner.failures import Declined, declines, failure
-from evaluators.runner.messages import Change, HandIn, Import, Load, Move, Restore, RunCalls, TraceCalls
-from evaluators.runner.output_forms import laid_out, require_returned
+from evaluators.runner.kept_outputs import KeptOutputs
+from evaluators.runner.messages import (
+    Change,
+    HandIn,
+    HandInKept,
+    Import,
+    Load,
+    Move,
+    Restore,
+    RunCalls,
+    TraceCalls,
+)
+from evaluators.runner.output_forms import laid_out, outputs_of, require_returned
 from evaluators.runner.poisoned_memory import poison_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.triton_precompile import compile_triton
@@ -97,6 +108,8 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 case HandIn():
                     session.hand_in(order.place, order.call)
                     channel.send(messages.HandedIn().message())
+                case HandInKept():
+                    channel.send(session.hand_in_kept(order).message())
                 case TraceCalls():
                     kernels = session.trace(list(order.calls))
                     channel.send(messages.Counted(kernels=kernels).message())
@@ -137,6 +150,7 @@ class RunnerSession:
         self._on_gpu = self._device == "cuda"
         self._lean = order.lean
         self._kept: list[list[torch.Tensor]] = []
+        self._kept_outputs: KeptOutputs | None = None
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
         reference = load_module(problem.source, problem.overrides)
@@ -147,6 +161,7 @@ class RunnerSession:
         model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem.dtype)
         memory = open_shared(order.buffers, fd)
         inputs, outputs = order.inputs, order.outputs
+        self._form = order.form
         self._tensors = inputs.views(memory)
         self._returned = [] if candidate is None else order.returned
         self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
@@ -174,6 +189,8 @@ class RunnerSession:
             stream = torch.cuda.current_stream().cuda_stream
             wait_on_stream(stream, self._gate.data_ptr(), order.turn)
         self._kept.clear()
+        if not order.keep:
+            self._kept_outputs = None
         filling_s = 0.0
         filled: list[list[torch.Tensor]] = []
         before: int | None = None
@@ -193,8 +210,10 @@ class RunnerSession:
                     filling_s += time.perf_counter() - start
                     filled.clear()
                 else:
-                    found = self._model(*self._inputs[call])
+                    found = outputs_of(self._model(*self._inputs[call]), self._form)
                     output = laid_out(found, self._outputs[call])
+                    if order.keep:
+                        self._keep(found)
                     if self._returned:  # only once, because it takes time
                         require_returned(found, self._tensors[call], self._returned)
                         self._returned = []
@@ -214,7 +233,7 @@ class RunnerSession:
         filling_ms = filling_s * 1e3 if order.stand_in else None
         channel.send(messages.Done(outputs=places, filling_ms=filling_ms).message())
         if self._lean:  # now, because it takes milliseconds and the clock has stopped
-            found, output = None, []  # of the last call
+            found, output = [], []  # of the last call
             torch.cuda.empty_cache()
             channel.send(messages.MemoryReleased().message())
 
@@ -225,6 +244,34 @@ class RunnerSession:
         self._deliver(call, self._kept[place])
         if self._on_gpu:
             torch.cuda.synchronize()
+
+    def _keep(self, outputs: list[torch.Tensor]) -> None:
+        """Keeps the outputs if they are the first since a run without `keep`; otherwise notes where they
+        are."""
+        if self._kept_outputs is None:
+            lent = self._gate.untyped_storage().data_ptr()
+            self._kept_outputs = KeptOutputs(outputs, lent=lent)
+        else:
+            self._kept_outputs.note(outputs)
+
+    def hand_in_kept(self, order: HandInKept) -> messages.KeptHandedIn:
+        """Delivers the kept outputs as they are now, or reports where they are."""
+        import torch
+
+        kept = self._kept_outputs
+        if kept is None:
+            raise RuntimeError("no outputs were kept")
+        self._kept = [laid_out(kept.outputs, self._outputs[order.call])]
+        if order.deliver:
+            self._deliver(order.call, self._kept[0])
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return messages.KeptHandedIn(
+            outputs=None if order.deliver else [each.data_ptr() for each in self._kept[0]],
+            returned_again=kept.returned_again,
+            suspect=kept.suspects(),
+            keeps_all=order.release and kept.keeps_all(),
+        )
 
     def _deliver(self, call: int, output: list[torch.Tensor]) -> None:
         """Copies an output to the call's place."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from evaluators.records.problem import Problem
-from search.harvest.recorded_calls import RecordedCall
+from search.harvest.recorded_calls import AnsweredCall
 from search.harvest.rows import Column, columns
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.prompts import Prompts
@@ -43,7 +43,7 @@ class Brief:
     entry: Seed | None = None
     facts: Mapping[str, str]
     known: MeasuredHistory = field(default_factory=MeasuredHistory)
-    asked: RecordedCall | None = None
+    asked: AnsweredCall | None = None
 
 
 def asks_for_code(problem: Problem, brief: Brief) -> list[Message]:
@@ -87,7 +87,7 @@ def choice(prompt: list[Message], chosen: str, rejected: str, *, asked: bool) ->
     return {"prompt": prompt, "asked": asked} | messages
 
 
-def _recorded(call: RecordedCall) -> list[Message]:
+def _recorded(call: AnsweredCall) -> list[Message]:
     return [_message("system", call.system), _message("user", call.prompt)]
 
 

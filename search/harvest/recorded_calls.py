@@ -14,7 +14,7 @@ from search.records.tree import Tree, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedCall:
+class AnsweredCall:
     """A call that was answered: the two messages of the prompt, and the answer."""
 
     system: str
@@ -30,7 +30,7 @@ class RecordedCalls:
     """The answered calls for code of the run in a folder; none if it called no model."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._by_subject: defaultdict[str, list[RecordedCall]] = defaultdict(list)
+        self._by_subject: defaultdict[str, list[AnsweredCall]] = defaultdict(list)
         path = folder / "model_calls.jsonl" if folder else None
         if path is None or not path.exists():
             return
@@ -38,10 +38,10 @@ class RecordedCalls:
             for line in lines:
                 call = json.loads(line)
                 if call["purpose"] != Purpose.IDEAS and not call["cause"]:
-                    recorded = RecordedCall(**{each: call[each] for each in ("system", "prompt", "answer")})
+                    recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
                     self._by_subject[call["about"]].append(recorded)
 
-    def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> RecordedCall | None:
+    def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> AnsweredCall | None:
         """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of
         the library's kernels by id."""
         subject, start = f"idea {variant.idea}", variant.parent

@@ -84,8 +84,13 @@ class CpuRunnerClient(RunnerClient):
         """Times one call from before the runner is resumed until it has stopped again. Its inputs are shown,
         and its outputs read from the runner's memory, while the runner is stopped, so no code of the runner
         takes part."""
-        fetches = self.buffers.fetches
-        order = RunCalls(calls=[call], seeds=batch.seeds, stand_in=stand_in, deliver=not fetches).message()
+        order = RunCalls(
+            calls=[call],
+            seeds=batch.seeds,
+            stand_in=stand_in,
+            deliver=not self.buffers.fetches,
+            keep=self.keeps,
+        ).message()
         self.buffers.show_one(batch.memory, call)
         leaders = process_tree.spread_threads(self._family)
         self._require_still()
@@ -98,12 +103,13 @@ class CpuRunnerClient(RunnerClient):
             answer = self._answer(Done)
         self._waited_ms = (process_inspection.waited_ns(timed) - waited_ns) / 1e6
         wall_ms = (self._stopped_at - start) * 1e3
-        if fetches:
-            self._fetch(call, answer.outputs)
+        self._fetch(call, answer.outputs)
         return wall_ms - ((answer.filling_ms or 0.0) if stand_in else 0.0)
 
     def _fetch(self, call: int, addresses: list[int] | None) -> None:
-        """Reads the outputs of a call at the addresses that the stopped runner reported."""
+        """See `RunnerClient`. The runner is stopped."""
+        if not self.buffers.fetches:
+            return
         views = self.buffers.output_views[call]
         if addresses is None or len(addresses) != len(views):
             raise CandidateRefused(

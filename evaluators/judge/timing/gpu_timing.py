@@ -188,7 +188,7 @@ class GpuRunnerClient(RunnerClient):
         self.buffers.rehearse_sampling(calls)
         self._synchronize()
         with self._awake():
-            order = replace(order, seeds=batch.seeds, turn=self.buffers.next_turn())
+            order = replace(order, seeds=batch.seeds, turn=self.buffers.next_turn(), keep=self.keeps)
             self._channel.send(order.message())
             queued = self._answer_within(self._patience_s(order), batch)
             self.late, self._is_warm = not queued, True
@@ -238,6 +238,9 @@ class GpuRunnerClient(RunnerClient):
                 f"the reference takes {self.expected_ms:.3g} ms for one"
             )
             raise CandidateRefused(Status.TIMEOUT, log) from None
+
+    def _fetch(self, call: int, addresses: list[int] | None) -> None:
+        """See `RunnerClient`. They are always delivered."""
 
     def _synchronize(self) -> None:
         import torch

@@ -209,10 +209,12 @@ def _attended_share(
 def _products(name: str, operations: int, args: tuple[Any, ...]) -> int:
     """The operations of one call whose factors are nonzero: exact for a matmul, so that diagonal and
     triangular factors are counted correctly; estimated from the densities for anything else."""
-    factors = [v for v in args if _is_floating(v) and v.dim() >= 2 and v.element_size() > 1]
+    import torch
+
     if name in ("mm", "bmm", "addmm", "baddbmm"):
-        left, right = factors[-2:]
+        left, right = [v for v in args if isinstance(v, torch.Tensor)][-2:]
         return int(2 * ((left != 0).sum(-2) * (right != 0).sum(-1)).sum())
+    factors = [v for v in args if _is_floating(v) and v.dim() >= 2 and v.element_size() > 1]
     return int(operations * math.prod(_nonzeros(v) / max(v.numel(), 1) for v in factors))
 
 

@@ -108,3 +108,10 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both are views of the same memory with the same layout."""
     ways = ((each.data_ptr(), each.shape, each.stride(), each.dtype) for each in (one, other))
     return len({*ways}) == 1 and one.device == other.device
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors with one layout have the same bits, including gaps."""
+    import torch
+
+    return torch.equal(*(span_of(each).view(torch.uint8) for each in (one, other)))

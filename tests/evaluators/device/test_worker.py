@@ -96,8 +96,8 @@ INCORRECT: dict[str, tuple[str, str]] = {
     "wrong shape": (forward("return honest(self, x)[:-1]"), "output 0 is (127, 128)"),
     "transposed shape": (forward("return honest(self, x).flatten()"), "output 0 is (16384,)"),
     "wrong dtype": (forward("return honest(self, x).double()"), "torch.float64"),
-    "two outputs": (forward("return x, x"), "returned 2 outputs; the reference returns 1"),
-    "no output": (forward("return None"), "the output is a NoneType"),
+    "two outputs": (forward("return x, x"), "the output is a tuple of 2; the reference's is a tensor"),
+    "no output": (forward("return None"), "the output is None; the reference's is a tensor"),
     "the answer of before": (
         forward(
             "key = x.data_ptr()\nif key not in cache:\n    cache[key] = honest(self, x)\nreturn cache[key]",
@@ -111,6 +111,26 @@ INCORRECT: dict[str, tuple[str, str]] = {
             before="cache = {}",
         ),
         "wrong ",
+    ),
+    "the answer to the same first elements": (
+        forward(
+            "key = tuple(x[0, :64].tolist())\nif key not in cache:\n    cache[key] = honest(self, x)\n"
+            "return cache[key].clone()",
+            before="cache = {}",
+        ),
+        "wrong on inputs that differ from an earlier call's in a few elements",
+    ),
+    "a ring of buffers": (
+        forward(
+            "ring.append(ring.pop(0) if len(ring) > 4 else torch.empty_like(x))\n"
+            "return ring[-1].copy_(honest(self, x))",
+            before="ring = []",
+        ),
+        "later calls return the memory of an earlier output",
+    ),
+    "the memory of all outputs": (
+        forward("kept.append(honest(self, x))\nreturn kept[-1]", before="kept = []"),
+        "it keeps the memory of its outputs",
     ),
     "inputs changed so that the answer is easy": (forward("x.zero_()\nreturn x.clone()"), "instead of"),
     "one layer less": (forward("self.depth = 7; return honest(self, x)"), "instead of"),

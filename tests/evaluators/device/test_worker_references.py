@@ -21,6 +21,9 @@ pytestmark = pytest.mark.slow
     ("returned", "kind", "cause"),
     [
         ("raise ValueError('seven')", UnfitProblem, "the reference cannot be run: ValueError: seven"),
+        ("return x + [1]", UnfitProblem, "the reference cannot be run: TypeError: unsupported operand"),
+        ("return len(7)", UnfitProblem, "the reference cannot be run: TypeError: object of type 'int'"),
+        ("return x, 7.0", UnfitProblem, "the reference cannot judge a kernel: the output contains a float"),
         ("return 0 * x", UnfitProblem, "the reference cannot judge a kernel: "),
         ("raise OSError('no space')", WorkerBroken, "OSError: no space"),
         ("raise RuntimeError('CUDA error: lost')", WorkerBroken, "RuntimeError: CUDA error: lost"),
@@ -63,6 +66,27 @@ def test_the_reason_for_a_broken_reference_is_reported(
     intact = kind is UnfitProblem  # nothing of ours has failed
     assert (second._device_processes is not None) is intact, "a broken worker keeps nothing"
     assert second.measure(PROBLEM, Kernel(source=HONEST, language="cpp"), b"").status is Status.CORRECT
+
+
+@pytest.mark.parametrize(
+    ("returned", "allowed", "helps"),
+    [
+        ("return 0 * x", False, True),
+        ("return x, 7.0", False, False),
+        ("return x, 7.0", True, False),
+        ("self.depth += 1\n        return x", False, False),
+        ("self.depth += 1\n        return x", True, False),
+    ],
+)
+def test_the_way_to_accept_a_reference_is_named_where_there_is_one(
+    second: Worker, returned: str, allowed: bool, helps: bool
+) -> None:
+    source = REFERENCE.replace("return x\n", f"{returned}\n")
+    broken = Problem(name="file/broken", source=source, allow_degenerate=allowed)
+    with pytest.raises(UnfitProblem) as caught:
+        second.open(broken)
+    assert "the reference cannot judge a kernel: " in str(caught.value)
+    assert ("allow_degenerate" in str(caught.value)) is helps
 
 
 MOVES_BY_NOTHING = """

@@ -18,7 +18,9 @@ from evaluators.runner.messages import (
     Done,
     Failed,
     HandIn,
+    HandInKept,
     Import,
+    KeptHandedIn,
     Load,
     Loaded,
     Move,
@@ -49,10 +51,21 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
             arguments={"list": []},
             inputs=LAYOUT,
             outputs=LAYOUT,
+            form=["list", [["0", "tensor"], ["1", None]]],
             returned=[[0, 1]],
         ),
-        RunCalls(calls=[2, 0, 1], seeds=[7, 8, 9], turn=3, stand_in=2, deliver=False, chain=True, wait=True),
+        RunCalls(
+            calls=[2, 0, 1],
+            seeds=[7, 8, 9],
+            turn=3,
+            stand_in=2,
+            deliver=False,
+            chain=True,
+            wait=True,
+            keep=True,
+        ),
         HandIn(place=2, call=0),
+        HandInKept(call=0, deliver=True, release=True),
         Change(how=WeightChange(seed=5, turn=(1, 2), buffers=("a",)), forms=[["w", [3]]], buffers=[["a", 1]]),
         Change(how=WeightChange(seed=5), forms=[], buffers=[]),
         Restore(),
@@ -69,6 +82,8 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         Done(),
         Done(outputs=[8, 16]),
         Done(outputs=[], filling_ms=0.0),
+        KeptHandedIn(outputs=[8], returned_again=True, suspect=True, keeps_all=True),
+        KeptHandedIn(),
         Changed(alike=True, buffers=["a"]),
         Counted(kernels=[("relu", 12)]),
         Failed(phase=Phase.DEVICE, error="lost", compiler=True),
@@ -91,6 +106,7 @@ def test_absent_fields_are_left_out_of_a_message() -> None:
         (Done, {"outputs": [1.0]}),
         (Done, {"outputs": [[1]]}),
         (Done, {"filling_ms": "nought"}),
+        (KeptHandedIn, {"outputs": [None]}),
         (Counted, {}),
         (Counted, {"kernels": {}}),
         (Counted, {"kernels": [["relu"]]}),
@@ -117,4 +133,4 @@ def test_unreported_weights_have_none_of_the_forms() -> None:
 
 
 def test_every_order_has_a_unique_name() -> None:
-    assert len(messages.ORDERS) == 8
+    assert len(messages.ORDERS) == 9

@@ -1,4 +1,5 @@
-"""Copies each call's inputs to where a CUDA graph reads them, then replays the graph."""
+"""Copies each call's inputs to where a CUDA graph reads them, replays the graph, and returns a copy of its
+output."""
 
 # problem: tanhs
 # device: cuda
@@ -37,4 +38,4 @@ class ModelNew(nn.Module):
         self.x.copy_(x)
         self.w.copy_(w)
         self.graph.replay()
-        return self.y
+        return self.y.clone()

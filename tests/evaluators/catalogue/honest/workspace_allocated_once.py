@@ -1,9 +1,9 @@
-"""Keeps its intermediate and output buffers from call to call and overwrites all of them."""
+"""Keeps its intermediate buffers from call to call and overwrites all of them; only the output is new."""
 
 # problem: tanhs
 # device: any
 # verdict: correct
-# defence: the output is copied before the next call begins
+# defence: nothing that it keeps is in the memory that it returns
 
 import torch
 from torch import nn
@@ -17,8 +17,8 @@ class ModelNew(nn.Module):
     def forward(self, x, w):
         if self.buffers is None:
             self.buffers = [torch.empty_like(x), torch.empty_like(x)]
-        for layer in range(8):
+        for layer in range(7):
             out = self.buffers[layer % 2]
             torch.mm(x, w, out=out)
             x = out.tanh_()
-        return x
+        return (x @ w).tanh_()

@@ -189,3 +189,16 @@ def test_no_gpu_memory_stays_behind() -> None:
     work = count(Reference(torch.matmul).cuda(), [x, x.clone()], [product])
     assert work.needed_operations == pytest.approx(2 * 2048**3, rel=1e-4)  # a drawn number may be 0
     assert torch.cuda.memory_allocated() - before < 2 * MIB
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.int64, torch.int8, torch.uint8, torch.complex64], ids=str
+)
+def test_products_of_other_numbers_are_counted_too(
+    dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, right, more = ((10 * torch.randn(3, 8, 8)).to(dtype) for _ in range(3))
+    assert work_of(torch.mm, left[0], right[0]).operations == 2 * 8**3
+    assert work_of(torch.addmm, more[0], left[0], right[0]).operations == 2 * 8**3
+    assert work_of(torch.bmm, left, right).operations == work_of(torch.baddbmm, more, left, right).operations
+    assert not caplog.records, caplog.text
