@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.answer import Draw
 from evaluators.reference.containers import tensors_in
-from evaluators.reference.inputs.strided_layouts import span_of
+from evaluators.reference.inputs.strided_layouts import holds_all, span_of
 from evaluators.reference.running_reference import UnfitReference
-from evaluators.runner.shared_buffers import Layout
+from evaluators.runner.shared_buffers import GUARD, Layout
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,9 @@ class Staging:
 
         layout = Layout.of(inputs, capacity, as_they_are=True)
         self.capacity = capacity
-        self.memory = torch.empty(layout.bytes, dtype=torch.uint8, device=device)
+        self.memory = torch.full((layout.bytes,), GUARD, dtype=torch.uint8, device=device)
         self.places = layout.views(self.memory)
-        self._spans = [[span_of(place) for place in places] for places in self.places]
+        self._spans = [[_whole(place) for place in places] for places in self.places]
         self.seeds: list[int] = []
         """Seeds of the calls staged last, if the reference draws numbers."""
 
@@ -55,7 +55,7 @@ class Staging:
             if value.shape != place.shape:
                 shapes = f"{tuple(place.shape)} and {tuple(value.shape)}"
                 raise UnfitReference(f"the shapes of its inputs change between draws: {shapes}")
-            if value.stride() == place.stride():
+            if span is not None and value.stride() == place.stride():
                 span.copy_(span_of(value))
             else:
                 place.copy_(value)
@@ -68,3 +68,10 @@ class Staging:
     def free(self) -> None:
         """Frees the memory; there are no more batches."""
         del self.memory, self.places, self._spans
+
+
+def _whole(place: torch.Tensor) -> torch.Tensor | None:
+    """All memory that an input spans, to be copied at once; None if there are gaps between its elements,
+    which keep GUARD, because they are no part of the input."""
+    span = span_of(place)
+    return None if len(span) > place.numel() and holds_all(place) else span

@@ -1,10 +1,13 @@
-"""Fills free memory with huge numbers, so that a kernel that reads uninitialised memory does not find the
-zeros of a fresh process there."""
+"""Fills free memory with numbers that show in any result, so that a kernel that reads uninitialised memory
+does not find the zeros of a fresh process there."""
 
 from __future__ import annotations
 
-POISON_BYTE, BLOCKS = 0x7B, 4
-"""The byte, which makes 1e36 in float32 and 6e4 in the half types, and the number of blocks of each size."""
+POISON = 0xFFFFFFFF_7B7B7B7B
+"""Eight bytes. In float32 they are 1e36 and NaN, in the half types 6e4 and NaN, in float64 NaN. A maximum
+ignores the NaN, and a product with zero the large number, but neither ignores both."""
+BLOCKS = 4
+"""Blocks of each size."""
 EXPONENTS = range(9, 26)
 """Powers of two: the sizes of the blocks in bytes."""
 
@@ -15,6 +18,6 @@ def poison_memory(device: str) -> None:
     too."""
     import torch
 
-    kept = []
+    kept, value = [], POISON - 2**64
     for size in (2**exponent for exponent in EXPONENTS):
-        kept += [torch.full((size,), POISON_BYTE, dtype=torch.uint8, device=device) for _ in range(BLOCKS)]
+        kept += [torch.full((size // 8,), value, dtype=torch.int64, device=device) for _ in range(BLOCKS)]

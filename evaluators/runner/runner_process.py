@@ -140,6 +140,8 @@ class RunnerSession:
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
         reference = load_module(problem.source, problem.overrides)
+        if self._on_gpu:  # so that what lies behind a weight is poison, too
+            poison_memory(self._device)
         values = init_inputs(reference, order.seed)
         module, cls = (reference, "Model") if candidate is None else (candidate, "ModelNew")
         model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem.dtype)

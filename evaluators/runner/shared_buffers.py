@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 512
+GUARD = 0xFF
+"""The byte around inputs, in front of each and behind it, at least ALIGNMENT of them: NaN in every floating
+type. A kernel that reads there and multiplies by zero gets NaN."""
 PROBES = 64
 """Elements of each output that are examined after every call, to detect that they were not written."""
 POISON = {
@@ -59,8 +62,9 @@ class Layout:
     def of(cls, tensors: Sequence[torch.Tensor], calls: int, *, as_they_are: bool = False) -> Layout:
         """Space for `calls` copies of these tensors. Strides of dense tensors are kept. `as_they_are` keeps
         all strides, including gaps and repeated elements, and the offset of the first element from an aligned
-        address."""
-        slots, offset = [], 0
+        address; GUARD lies around the tensors."""
+        guard = ALIGNMENT if as_they_are else 0
+        slots, offset = [], guard
         for tensor in tensors:
             stride, skew = tuple(tensor.stride()), 0
             if as_they_are:
@@ -72,7 +76,7 @@ class Layout:
                     shape=tuple(tensor.shape), stride=stride, dtype=_name(tensor.dtype), offset=offset + skew
                 )
             )
-            offset += _aligned(skew + extent(tensor.shape, stride) * tensor.element_size())
+            offset += _aligned(skew + extent(tensor.shape, stride) * tensor.element_size() + guard)
         return cls(slots=tuple(slots), call_bytes=max(offset, ALIGNMENT), calls=calls)
 
     @classmethod

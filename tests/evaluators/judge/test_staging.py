@@ -8,6 +8,7 @@ import torch
 from evaluators.judge.staging import Staging
 from evaluators.reference.answer import Draw
 from evaluators.reference.running_reference import UnfitReference
+from evaluators.runner.shared_buffers import ALIGNMENT, GUARD
 
 CALLS = 3
 
@@ -51,3 +52,19 @@ def test_a_batch_has_a_seed_for_every_call_or_no_seeds() -> None:
     made.seeds = [7, 8]
     assert made.batch(2).seeds == (7, 8)
     assert made.batch(3).seeds == (), "nobody has drawn for the third"
+
+
+def test_nan_lies_around_inputs_and_in_their_gaps() -> None:
+    wide = torch.arange(20.0).view(4, 5)
+    made = Staging([torch.empty(4, 5), wide[:, ::2]], 1, "cpu")
+    made.place(0, [wide, wide[:, ::2]])
+    first, second = made.places[0]
+    assert torch.equal(first, wide) and torch.equal(second, wide[:, ::2])
+    assert second.as_strided((4, 2), (5, 2), second.storage_offset() + 1).isnan().all(), "the columns between"
+    written = made.memory != GUARD
+    places = [each.data_ptr() - made.memory.data_ptr() for each in (first, second)]
+    ends = [places[0] + first.nbytes, places[1] + 4 * (3 * 5 + 4 + 1)]
+    for start, end in ((0, places[0]), (ends[0], places[1]), (ends[1], len(made.memory))):
+        assert end - start >= ALIGNMENT
+        assert not written[start:end].any()
+        assert made.memory[start : start + 8].view(torch.float32).isnan().all()
