@@ -23,8 +23,9 @@ Where to look, from the commands down to the machine; each file says more at its
     reference/    loading, reference_model, running_reference, answer, random_outputs, validation,
                   containers, dispatch_mode, judging_power (what a reference is worth as a judge);
                   accuracy/: comparison (differences, sampled_elements), float64 (row_slices), rounding,
-                  shifts, jumps; inputs/: input_distributions, usable_distributions, strided_layouts,
-                  weight_changes, dependent_calls; cost/: operation_count, machine_peaks, roofline
+                  shifts, jumps; inputs/: input_distributions (border_places), usable_distributions
+                  (special_integers), strided_layouts, weight_changes, dependent_calls; cost/:
+                  operation_count, machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, cuda_driver, nvml, cupti_trace, elf,
                   user_cache

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Problem
@@ -17,8 +18,19 @@ from evaluators.reference.inputs.strided_layouts import holds_all
 if TYPE_CHECKING:
     import torch
 
+RIGHT, ANY_NONFINITE, ANY_VALUE = 0, 1, 2
+"""What a kernel may return for an element: the right value; that, or what is not finite; anything."""
 SAME = 1e-3
 """Two answers of a stateless reference to the same inputs differ by less than this, normwise."""
+
+
+class Spread(enum.Enum):
+    """Which elements a kernel may turn into infinities or NaN although the formula does not."""
+
+    NOWHERE = enum.auto()
+    ROWS = enum.auto()
+    """Those in a row of the first dimension that has some anyway."""
+    ANYWHERE = enum.auto()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +54,8 @@ class ReferenceAnswer:
     `shifts` has, per output, how far the answer moves when the inputs are rounded, measured on inputs of the
     same distribution; `shifts_here` measures it on exactly these inputs. `places` names the elements that
     were kept (None: all), and `whole` computes the answer with all elements. `inputs` is set only where
-    statistical tests compare the outputs: the tests need them."""
+    statistical tests compare the outputs: the tests need them. `freedom` has, per output, what is left to a
+    kernel of products with infinities or NaN (see `freedom_of`); empty otherwise."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
@@ -51,11 +64,13 @@ class ReferenceAnswer:
     shifts_here: Callable[[], list[Shift]] | None = None
     whole: Callable[[], ReferenceAnswer] | None = None
     inputs: list[Any] | None = None
+    freedom: list[torch.Tensor | None] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the kept elements."""
-        return sum(each.nbytes for each in (*self.eager, *self.exact))
+        free = (each for each in self.freedom if each is not None)
+        return sum(each.nbytes for each in (*self.eager, *self.exact, *free))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,22 +96,25 @@ def judge(
     *,
     tolerance: str,
     own: bool,
-    indices: bool,
+    judges: Callable[[torch.dtype], bool],
     exact: bool,
     products: bool,
 ) -> OutputComparison:
     """Compares outputs with the right ones and returns the worst comparison. Integer outputs are compared
-    only with `indices`. `own`, `exact` and `products` are those of `comparison.compare`."""
+    only if `judges` says so of their type. `own`, `exact` and `products` are those of
+    `comparison.compare`."""
     found = []
     for number, out in enumerate(outputs):
-        if not (indices or out.is_floating_point() or out.is_complex()):
+        if not (out.is_floating_point() or out.is_complex() or judges(out.dtype)):
             found.append(OutputComparison(error=0.0, eager_error=0.0, problem=""))
             continue
         right, eager = answer.exact[number], answer.eager[number]
         if out.numel() != right.numel():  # already picked outputs stay as they are
             out = pick(out, answer.places[number])
-        if products and not indices and out.is_floating_point():
-            out = out.where(out.isfinite(), right.to(out.dtype))  # see `mask_ambiguous`
+        free = answer.freedom[number] if answer.freedom else None
+        if free is not None:
+            left = (free == ANY_VALUE) | ((free == ANY_NONFINITE) & ~out.isfinite())
+            out = out.where(~left, right.to(out.dtype))
         comparison = compare(
             out,
             right,
@@ -106,6 +124,7 @@ def judge(
             own=own,
             exact=exact,
             products=products,
+            overflows=products and free is None,
         )
         found.append(comparison)
     return max(found, key=lambda c: (bool(c.problem), c.error))
@@ -123,21 +142,47 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if holds_all(tensor) else tensor.contiguous()
 
 
-def mask_ambiguous(eager: list[torch.Tensor], exact: list[torch.Tensor], finite: list[torch.Tensor]) -> None:
-    """Sets to NaN, in place, every element that infinities or NaN among a product's factors have changed, or
-    would change by the formula: what such an element becomes depends on how the product is computed (see
-    `comparison.compare`). `finite` is the answer without infinities and NaN. The other elements must stay
-    right, but a kernel may return NaN there, because PyTorch's own Winograd convolution spreads NaN over a
-    tile."""
+def freedom_of(
+    eager: torch.Tensor,
+    exact: torch.Tensor,
+    finite: torch.Tensor,
+    spiked: torch.Tensor | None,
+    spreads: Spread,
+) -> torch.Tensor | None:
+    """What is left to a kernel where a product has infinities or NaN among its factors, one code per
+    element; None for integers. Elements that are left get NaN in `eager` and `exact`, in place.
+
+    `finite` is eager's answer without infinities and NaN. Elements that these do not change must be right,
+    but how far they reach depends on how the product is computed: PyTorch's own Winograd convolution
+    spreads NaN over a tile, and attention over the masked keys of a tile (see `Spread`). What a changed
+    element becomes is left to the kernel, too, because zero times infinity may be skipped, with one
+    exception: `spiked` is eager's answer with large finite numbers in place of NaN. An element that is
+    another one with those does depend on a NaN, so it has to be NaN if the answer says so. Without `spiked`
+    there is no such element."""
     import torch
 
-    for three in zip(eager, exact, finite, strict=True):
-        if not three[0].is_floating_point() or not three[0].numel():
-            continue
-        whole = three if three[0].dim() else tuple(each[None] for each in three)
-        rows = max(1, len(whole[0]) * CHUNK // whole[0].numel())  # limits the memory needed
-        for one, true, own in zip(*(torch.split(each, rows) for each in whole), strict=True):
-            same = (one - own).abs() <= SAME * own.abs()  # False for NaN
-            changed = ~same | ~true.isfinite()
-            one.masked_fill_(changed, math.nan)
-            true.masked_fill_(changed, math.nan)
+    if not eager.is_floating_point():
+        return None
+    found = torch.zeros(eager.shape, dtype=torch.uint8, device=eager.device)
+    if not eager.numel():
+        return found
+    five = [eager, exact, finite, finite if spiked is None else spiked, found]
+    whole = [each if eager.dim() else each[None] for each in five]
+    rows = max(1, len(whole[0]) * CHUNK // eager.numel())  # limits the memory needed
+    for one, true, own, other, codes in zip(*(torch.split(each, rows) for each in whole), strict=True):
+        reached = ~_about(one, own) | ~true.isfinite()
+        needed = one.isnan() & true.isnan() & ~_about(other, own)
+        left = reached & ~needed
+        one.masked_fill_(left, math.nan)
+        true.masked_fill_(left, math.nan)
+        if spreads is Spread.ANYWHERE:
+            codes.fill_(ANY_NONFINITE)
+        elif spreads is Spread.ROWS:
+            codes[reached.flatten(1).any(1) if reached.dim() > 1 else reached] = ANY_NONFINITE
+        codes.masked_fill_(left, ANY_VALUE).masked_fill_(needed, RIGHT)
+    return found
+
+
+def _about(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where two answers are the same; nowhere if one is NaN."""
+    return (one - other).abs() <= SAME * other.abs()

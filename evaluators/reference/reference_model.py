@@ -8,7 +8,7 @@ each kernel runs in its own process, which ends with its verdict: nothing it has
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison,
 from evaluators.reference.accuracy.jumps import at_jumps, largest_errors, with_elements
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all, some_places
 from evaluators.reference.accuracy.shifts import eager_shifts_of, joined, shifts_of
-from evaluators.reference.answer import Draw, ReferenceAnswer, judge, mask_ambiguous, writable
+from evaluators.reference.answer import Draw, ReferenceAnswer, Spread, freedom_of, judge, writable
 from evaluators.reference.containers import tensors_in
-from evaluators.reference.inputs.input_distributions import Distribution
+from evaluators.reference.inputs.input_distributions import OWN, Distribution
 from evaluators.reference.inputs.strided_layouts import clone, span_of
 from evaluators.reference.random_outputs import judge_random
 from evaluators.reference.running_reference import RunningReference
@@ -137,16 +137,16 @@ class ReferenceModel(RunningReference):
         """Compares outputs with the answers on a distribution, for the inputs of `seed_on`. Outputs that seem
         wrong are judged again with the shifts of eager's answers, which are measured only then."""
         seed, answer = self.answer_on(name)
-        orders = self.distributions[name].orders
-        found = self.judge(outputs, answer, own=False, indices=orders)
+        of = self.distributions[name]
+        found = self.judge(outputs, answer, own=False, of=of)
         if found.problem and not self._is_complete(name):
             _, answer = self.answer_on(name, complete=True)
-            found = self.judge(outputs, answer, own=False, indices=orders)
+            found = self.judge(outputs, answer, own=False, of=of)
         if found.problem and any(each is not None for each in answer.places):  # for a complete message
-            answer = self.compute_answer(self.distributions[name], seed, some=False)
-            found = self.judge(outputs, answer, own=False, indices=orders)
+            answer = self.compute_answer(of, seed, some=False)
+            found = self.judge(outputs, answer, own=False, of=of)
         if found.problem:
-            found = self._judge_at_jumps(found, outputs, answer, self.draw(seed, name), indices=orders)
+            found = self._judge_at_jumps(found, outputs, answer, self.draw(seed, name), of)
         return found
 
     def _judge_at_jumps(
@@ -155,19 +155,18 @@ class ReferenceModel(RunningReference):
         outputs: list[torch.Tensor],
         answer: ReferenceAnswer,
         inputs: list[Any],
-        *,
-        indices: bool,
+        of: Distribution,
     ) -> OutputComparison:
         """Repeats the comparison without the few elements where the right answer jumps, if only such elements
         are wrong."""
         try:
             doubtful = largest_errors(outputs, answer.exact)
             mended = with_elements(outputs, answer.exact, doubtful)
-            if self.judge(mended, answer, own=False, indices=indices).problem:
+            if self.judge(mended, answer, own=False, of=of).problem:
                 return found
             excused = at_jumps(self, inputs, outputs, answer.exact, doubtful)
             mended = with_elements(outputs, answer.exact, excused)
-            return self.judge(mended, answer, own=False, indices=indices)
+            return self.judge(mended, answer, own=False, of=of)
         except self._torch.OutOfMemoryError:
             return found
 
@@ -246,10 +245,36 @@ class ReferenceModel(RunningReference):
             with self.steps.step(OpeningStep.SHIFTS):
                 shifts = shifts_of(self, inputs, exact, places)
         del inputs
-        if self.has_products and not of.orders:
+        freedom: list[torch.Tensor | None] = []
+        if self.has_products and of.nonfinite and not of.masks:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
-            mask_ambiguous(eager, exact, pick_all(self.run(self.draw(seed), seed), places))
-        return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places)
+            freedom = self._freedom(of, seed, eager, exact, places)
+        return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places, freedom=freedom)
+
+    def _freedom(
+        self,
+        of: Distribution,
+        seed: int,
+        eager: list[torch.Tensor],
+        exact: list[torch.Tensor],
+        places: list[Places | None],
+    ) -> list[torch.Tensor | None]:
+        """See `freedom_of`. Flat tolerances do not ask for NaN: kernels that were made for these benchmarks
+        often return 0 for the maximum of NaN and 0."""
+        finite = pick_all(self.run(self.draw(seed), seed), places)
+        spiked: Sequence[torch.Tensor | None] = [None for _ in finite]
+        if of.instead is not None and self.rule.tolerance == "strict":
+            inputs = list(of.finite().applied(self.draw(seed)))
+            spiked = pick_all(self.run(inputs, seed), places)
+        found = []
+        for number, at in enumerate(places):
+            spreads = Spread.NOWHERE
+            if self.has_convolutions or (self.has_softmax and at is not None):
+                spreads = Spread.ANYWHERE
+            elif self.has_softmax:
+                spreads = Spread.ROWS
+            found.append(freedom_of(eager[number], exact[number], finite[number], spiked[number], spreads))
+        return found
 
     @contextmanager
     def _track_memory(self) -> Iterator[None]:
@@ -272,10 +297,19 @@ class ReferenceModel(RunningReference):
             return joined(*(measure(self, inputs, exact, places) for measure in (shifts_of, eager_shifts_of)))
 
     def judge(
-        self, outputs: list[torch.Tensor], answer: ReferenceAnswer, *, own: bool = True, indices: bool = True
+        self,
+        outputs: list[torch.Tensor],
+        answer: ReferenceAnswer,
+        *,
+        own: bool = True,
+        of: Distribution = OWN,
     ) -> OutputComparison:
         """Compares outputs with the right ones under the problem's rule and returns the worst comparison.
-        Integer outputs are compared only with `indices`."""
+        `of` says which types of outputs are judged."""
+
+        def judges(dtype: torch.dtype) -> bool:
+            return of.judges(dtype) and not answer.freedom
+
         if self.random_checks is not None and answer.inputs is not None:
             return judge_random(self.random_checks, answer.inputs, outputs, answer.eager)
         return judge(
@@ -283,7 +317,7 @@ class ReferenceModel(RunningReference):
             answer,
             tolerance=self.rule.tolerance,
             own=own,
-            indices=indices,
+            judges=judges,
             exact=self.is_exact,
             products=self.has_products,
         )

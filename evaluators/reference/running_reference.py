@@ -96,6 +96,8 @@ class RunningReference:
         `count_work`."""
         self.has_softmax = False
         """Whether exponentials follow these; set by `count_work`."""
+        self.has_convolutions = False
+        """Whether some of these are convolutions; set by `count_work`."""
         with self.steps.step(OpeningStep.LOOKING):
             try:
                 self.template = template_of(sample)
@@ -114,11 +116,12 @@ class RunningReference:
         self.distributions: dict[str, Distribution] = {}
 
     def count_work(self) -> Work:
-        """Counts the bytes and operations of a call, and sets `has_products` and `has_softmax`. Afterwards
-        `outputs` have shapes but no memory."""
+        """Counts the bytes and operations of a call, and sets `has_products`, `has_softmax` and
+        `has_convolutions`. Afterwards `outputs` have shapes but no memory."""
         work = count(self.eager, self.sample, self.outputs)
         self.outputs = [without_memory(each) for each in self.outputs]
         self.has_products, self.has_softmax = work.operations > 0, work.softmax
+        self.has_convolutions = work.convolutions
         return work
 
     def _make(self, seed: int) -> nn.Module:

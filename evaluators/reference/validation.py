@@ -179,7 +179,7 @@ def _fails(outputs: Outputs, answer: ReferenceAnswer, reference: ReferenceModel,
     if any(at is not None for at in answer.places):
         outputs = pick_all(outputs, answer.places)
     few = replace(answer, eager=_some(answer.eager), exact=_some(answer.exact))
-    few = replace(few, places=[None] * len(outputs))
+    few = replace(few, places=[None] * len(outputs), freedom=[])
     return bool(reference.judge(_some(outputs), few, own=own).problem)
 
 

@@ -122,19 +122,21 @@ def compare(
     own: bool = True,
     exact: bool = True,
     products: bool = False,
+    overflows: bool | None = None,
 ) -> OutputComparison:
     """Compares `out` (the candidate's) with `ref` (float64, or exact) and `eager` (PyTorch's at the task's
     dtype), all of one shape.
 
     Integer and boolean outputs must be equal; complex ones are compared as pairs. `own` means the problem's
     own inputs. Without `exact`, `ref` is eager's answer, and eager's error is assumed to be as large as the
-    shift. Where eager's answer is not finite, a kernel for a reference with `products` may return anything: a
-    factor that is split into a sum of narrower ones gives infinity minus infinity, and many instructions
-    return 0 for the maximum of NaN and 0. Takes the memory of a few CHUNKs of float64."""
+    shift. Where eager's answer is not finite, a kernel may return anything with `overflows` (default:
+    `products`, whether the reference has any): a factor that is split into a sum of narrower ones gives
+    infinity minus infinity. Takes the memory of a few CHUNKs of float64."""
     import torch
 
     if not out.numel():
         return OutputComparison(error=0.0, eager_error=0.0, problem="")
+    lenient = products if overflows is None else overflows
     eps = torch.finfo(eager.dtype).eps if eager.is_floating_point() or eager.is_complex() else 0.0
     out, ref, eager = as_pairs(out), as_pairs(ref), as_pairs(eager)
     chunks = chunks_of(out, ref, eager)
@@ -143,7 +145,7 @@ def compare(
         return OutputComparison(error=count / out.numel(), eager_error=0.0, problem=text)
     norms, largest = norms_of(chunks)
     if not all(map(math.isfinite, norms)):
-        text, broken = first_wrong(chunks, partial(differences.broken, products=products), out.shape)
+        text, broken = first_wrong(chunks, partial(differences.broken, products=lenient), out.shape)
         if broken:
             return OutputComparison(error=math.inf, eager_error=0.0, problem=text)
         norms, largest = norms_of(chunks, finite=True)

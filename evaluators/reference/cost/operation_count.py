@@ -34,12 +34,13 @@ visits all pairs of elements of a row that has a zero, which takes hours for Ker
 class Work:
     """The work of one call. `bytes`: inputs, parameters and buffers read once, outputs written once;
     `operations`: multiplications and additions of matmuls, convolutions and attention; `softmax`: whether
-    exponentials follow these, as in attention. The `needed_` figures are the cautious ones; 0 if nothing
-    could be proven."""
+    exponentials follow these, as in attention; `convolutions`: whether some are convolutions. The `needed_`
+    figures are the cautious ones; 0 if nothing could be proven."""
 
     bytes: int
     operations: int
     softmax: bool = False
+    convolutions: bool = False
     needed_input_bytes: int = 0
     needed_output_bytes: int = 0
     needed_parameter_bytes: int = 0
@@ -84,7 +85,10 @@ def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[W
     twin = copy.deepcopy(module)
     with torch.no_grad():
         _, counts = _counted(lambda: twin(*_cloned(inputs)))
-    return replace(work, operations=counts.operations, softmax=counts.softmax), counts.products
+    found = replace(
+        work, operations=counts.operations, softmax=counts.softmax, convolutions=counts.convolutions
+    )
+    return found, counts.products
 
 
 def _add_needed(work: Work, module: nn.Module, inputs: list[Any], products: int, longest_s: float) -> Work:
@@ -138,11 +142,12 @@ def _end(output: torch.Tensor) -> torch.Tensor:
 @dataclass
 class _Counts:
     """The counts of one run: operations without masked pairs of attention, operations whose factors are all
-    nonzero, and whether exponentials follow any."""
+    nonzero, whether exponentials follow any, and whether some are convolutions."""
 
     operations: int = 0
     products: int = 0
     softmax: bool = False
+    convolutions: bool = False
 
 
 def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, _Counts]:
@@ -174,6 +179,7 @@ def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, 
                 operations = formula(*args, **(kwargs or {}), out_val=out)
                 counts.operations += round(operations * attended)
                 counts.products += _products(name, operations, args)
+                counts.convolutions |= "conv" in name
             return out
 
     with Masks(), Counter():

@@ -8,13 +8,16 @@ All draws come from torch's global generators, so that the same seed gives the s
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.accuracy.differences import largest_of
 from evaluators.reference.containers import map_tensors
+from evaluators.reference.inputs.border_places import border_places
 from evaluators.reference.inputs.strided_layouts import rewritten
 
 if TYPE_CHECKING:
@@ -31,24 +34,38 @@ FAR_OUT = 1e4
 SPIKE = 230.0
 """Size of each row's spike, as a multiple of the rms, of which each row uses at least three quarters: e to
 this power overflows float32, but its square does not overflow float16."""
+OUTLYING = 2.5
+"""Size of an outlier at a border, as a multiple of the rms and of the square root of the elements that are
+reduced together: large enough that a variance taken around it cancels, small enough to leave the others
+their share."""
+OUTLIERS_SHARE = 1 / 8
+"""The largest share of the elements that are outliers at borders."""
+MOST_NONFINITE = 64
+"""Elements of a tensor that are made infinite or NaN, at most. Smaller tensors have fewer, so that most rows
+and columns stay finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
     """`floating`, `integer` and `boolean` change the tensors of that kind; None leaves them as drawn.
-    `nonfinite`: it adds infinities or NaN. Without `orders`, its values have no clear order, so that indices
-    of maxima and the like are not judged."""
+    `nonfinite`: it adds infinities or NaN, with `masks` only minus infinity, as a mask does. Without
+    `orders`, its values have no clear order, so that indices of maxima and the like are not judged.
+    `instead`: with the same random numbers, large finite values at the places of the NaN."""
 
     name: str
     floating: Change | None = None
     integer: Change | None = None
     boolean: Change | None = None
     nonfinite: bool = False
+    masks: bool = False
     orders: bool = True
+    instead: Change | None = None
     keeps_nonfinite: bool = False
     """Whether the change itself leaves infinities and NaN as they are."""
     only: frozenset[int] | None = None
     """The numbers of the input tensors that it changes; None: all."""
+    by_number: Mapping[int, Change] | None = None
+    """The changes of the input tensors with these numbers, in place of those by kind."""
 
     def changes(self, tensor: torch.Tensor) -> bool:
         """Whether it changes this tensor."""
@@ -61,13 +78,24 @@ class Distribution:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal number
             number += 1
-            how = self._change(tensor)
+            how = self._change(tensor) if self.by_number is None else self.by_number.get(number)
             if how is None or not tensor.numel() or (self.only is not None and number not in self.only):
                 return tensor
             found = rewritten(tensor, _changed(how, tensor.detach(), restore=not self.keeps_nonfinite))
             return found.requires_grad_(tensor.requires_grad)
 
         return map_tensors(change, inputs)
+
+    def finite(self) -> Distribution:
+        """With large finite values in place of NaN."""
+        return replace(self, floating=self.instead, nonfinite=False)
+
+    def judges(self, dtype: torch.dtype) -> bool:
+        """Whether outputs of a type that is not floating are judged. What NaN is as a small integer is
+        undefined, so then only indices and truth values are."""
+        return self.orders and (
+            not self.nonfinite or self.masks or str(dtype) in ("torch.int64", "torch.bool")
+        )
 
     def _change(self, tensor: torch.Tensor) -> Change | None:
         if tensor.is_floating_point() or tensor.is_complex():
@@ -167,6 +195,30 @@ def _outlier(x: torch.Tensor) -> torch.Tensor:
     return flat.view(x.shape)
 
 
+def _outliers(most: float) -> Change:
+    """Outliers of up to this multiple of the rms, where a kernel may take its estimate of the mean from."""
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        count = max(1, int(OUTLIERS_SHARE * x.numel()))
+        places = dict(itertools.islice(border_places(x.shape, _dice()), count))
+        sizes = torch.tensor([min(OUTLYING * math.sqrt(count), most) for count in places.values()])
+        sizes = sizes * (1 - torch.rand(len(sizes)) / 4) * (1 - 2 * torch.randint(2, (len(sizes),)))
+        flat = x.flatten().clone()
+        flat[list(places)] = sizes.to(x) * _rms(x)
+        return flat.view(x.shape)
+
+    return change
+
+
+def _dice() -> random.Random:
+    """For places: it continues torch's generator."""
+    import torch
+
+    return random.Random(int(torch.randint(2**62, ())))
+
+
 def _spikes(x: torch.Tensor) -> torch.Tensor:
     """One element of each row, at a random place, is far above the others."""
     import torch
@@ -223,12 +275,14 @@ def _masked(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sprinkled(x: torch.Tensor, *values: float) -> torch.Tensor:
-    """Puts each of these values at up to 64 random places."""
-    import torch
-
+    """Puts these values in turn at the borders of rows and tiles and at as many random places."""
+    count = max(2 * len(values), min(MOST_NONFINITE, math.isqrt(x.numel()) // 4))
+    dice = _dice()
+    places = [place for place, _ in itertools.islice(border_places(x.shape, dice), count // 2)]
+    places += [dice.randrange(x.numel()) for _ in range(count - len(places))]
     flat = x.flatten().clone()
-    for value in values:
-        flat[torch.randint(x.numel(), (min(64, -(-x.numel() // 16)),), device=x.device)] = value
+    for number, value in enumerate(values):
+        flat[places[number :: len(values)]] = value
     return flat.view(x.shape)
 
 
@@ -238,6 +292,10 @@ def _infinite(x: torch.Tensor) -> torch.Tensor:
 
 def _nan(x: torch.Tensor) -> torch.Tensor:
     return _sprinkled(x, math.nan)
+
+
+def _spikes_for_nan(x: torch.Tensor) -> torch.Tensor:
+    return _sprinkled(x, float(SPIKE * _rms(x)))
 
 
 def _repeated(x: torch.Tensor) -> torch.Tensor:
@@ -252,9 +310,26 @@ def _sorted(x: torch.Tensor) -> torch.Tensor:
 
 def _extremes(x: torch.Tensor) -> torch.Tensor:
     """Only the smallest and the largest of the original numbers."""
+    return _in_runs(x, x.amin(), x.amax())
+
+
+def _extremes_of_type(x: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return torch.where(torch.rand(x.shape, device=x.device) < 0.5, x.amin(), x.amax())
+    info = torch.iinfo(x.dtype)
+    return _in_runs(x, x.new_tensor(info.min), x.new_tensor(info.max))
+
+
+def _in_runs(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Two values in long runs, because single products of them may fit where their sums do not: along the
+    last dimension in the second half of each row, along the others in the columns of the first half."""
+    import torch
+
+    width = x.shape[-1] if x.dim() else 1
+    rows = torch.rand((*x.shape[:-1], 1), device=x.device) < 0.5
+    columns = torch.rand(width, device=x.device) < 0.5
+    chosen = torch.where(torch.arange(width, device=x.device) < width // 2, columns, rows)
+    return torch.where(chosen.view(x.shape), high, low)
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
@@ -264,17 +339,33 @@ def _mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _prefixes(x: torch.Tensor) -> torch.Tensor:
+    """Also an empty prefix and a whole row, if there are several rows."""
     import torch
 
     if not x.dim():
         return ~x
     length = torch.randint(x.shape[-1] + 1, (*x.shape[:-1], 1), device=x.device)
+    if length.numel() > 1:
+        rows = torch.randperm(length.numel(), device=x.device)[:2]
+        length.view(-1)[rows] = torch.tensor([0, x.shape[-1]], device=x.device)
+    return torch.arange(x.shape[-1], device=x.device) < length
+
+
+def _nonempty_prefixes(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if not x.dim():
+        return ~x
+    length = torch.randint(1, x.shape[-1] + 1, (*x.shape[:-1], 1), device=x.device)
     return torch.arange(x.shape[-1], device=x.device) < length
 
 
 OWN = Distribution(name="")
 """The problem's own."""
 LARGEST, SMALLEST = "largest", "smallest"
+EXTREME_INTEGERS = "extreme integers"
+IGNORED, ALL_IGNORED, EMPTY_BAGS = "ignored elements", "everything ignored", "empty bags"
+"""Those of `special_integers.py`."""
 
 DISTRIBUTIONS = (
     Distribution(name="shifted", floating=_shifted, keeps_nonfinite=True),
@@ -289,19 +380,27 @@ DISTRIBUTIONS = (
     Distribution(name="negative", floating=_negative),
     Distribution(name="constant rows", floating=_constant_rows),
     Distribution(name="outlier", floating=_outlier),
+    Distribution(name="outliers at borders", floating=_outliers(FAR_OUT)),
     Distribution(name="near zero", floating=_near_zero),
-    Distribution(name="masked", floating=_masked, nonfinite=True),
+    Distribution(name="masked", floating=_masked, nonfinite=True, masks=True),
     Distribution(name="infinite", floating=_infinite, nonfinite=True, orders=False),
-    Distribution(name="NaN", floating=_nan, nonfinite=True, orders=False),
+    Distribution(name="NaN", floating=_nan, nonfinite=True, instead=_spikes_for_nan),
     Distribution(name="sorted indices", integer=_sorted),
     Distribution(name="repeated indices", integer=_repeated),
     Distribution(name="extreme indices", integer=_extremes),
+    Distribution(name=EXTREME_INTEGERS, integer=_extremes_of_type),
     Distribution(name="all true", boolean=lambda x: x | True),
     Distribution(name="all false", boolean=lambda x: x & False),
     Distribution(name="true at random", boolean=_mixed),
     Distribution(name="true prefixes", boolean=_prefixes),
 )
 """Tried on every problem that has such inputs, in addition to the far scales (`far_scales`)."""
+MILDER = {
+    "outliers at borders": Distribution(name="outliers at borders", floating=_outliers(SPIKE)),
+    "true prefixes": Distribution(name="true prefixes", boolean=_nonempty_prefixes),
+}
+"""Tried in place of the distribution of the same name if the reference is not right there: squares of these
+outliers do not overflow float16, and no row is masked wholly."""
 
 
 def far_scales(name: str, most: int | None = None) -> list[Distribution]:
@@ -324,17 +423,23 @@ DESCRIPTIONS = {
     "negative": "every element is far below zero",
     "constant rows": "all elements of a row are equal",
     "outlier": "a single element is 10,000 times as large as the others",
+    "outliers at borders": "a few elements that are first, last or next to a tile's border along some "
+    "dimensions are far above or below the others",
     "near zero": "zeros of both signs and denormal numbers among the others",
     "masked": "minus infinity in a prefix of each row and at random places",
-    "infinite": "a few elements are plus or minus infinity",
-    "NaN": "a few elements are NaN",
+    "infinite": "a few elements, some of them at the ends of rows and tiles, are plus or minus infinity",
+    "NaN": "a few elements, some of them at the ends of rows and tiles, are NaN",
     "sorted indices": "integer inputs in ascending order",
     "repeated indices": "integer inputs that are all equal",
-    "extreme indices": "integer inputs that are all the smallest or the largest value that occurs",
+    "extreme indices": "integer inputs in long runs of the smallest and the largest value that occurs",
+    EXTREME_INTEGERS: "integer inputs in long runs of the smallest and the largest number of their type",
     "all true": "boolean inputs that are all true",
     "all false": "boolean inputs that are all false",
     "true at random": "boolean inputs of which a random half is true",
-    "true prefixes": "boolean inputs that are true in a prefix of each row",
+    "true prefixes": "boolean inputs that are true in a prefix of each row, which may be empty",
+    IGNORED: "integers that the reference treats specially, like a loss's ignore_index, among the others",
+    ALL_IGNORED: "nothing but integers that the reference treats specially, like a loss's ignore_index",
+    EMPTY_BAGS: "offsets of an embedding's bags, some of which are equal, so that those bags are empty",
     LARGEST: "every element as large as the reference can handle",
     SMALLEST: "every element as small as the reference can handle",
 }

@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.opening import OpeningStep
 from evaluators.reference.accuracy.differences import as_pairs, largest_of, rms_of
 from evaluators.reference.answer import ReferenceAnswer
-from evaluators.reference.containers import tensors_in
+from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.inputs.input_distributions import (
     DISTRIBUTIONS,
+    EXTREME_INTEGERS,
     LARGEST,
+    MILDER,
     OWN,
     SMALLEST,
     Distribution,
     far_scales,
 )
+from evaluators.reference.inputs.special_integers import IntegerUses, integer_uses
+from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import raise_if_gpu_lost
 
@@ -51,6 +55,8 @@ SOFTMAX_FAR = 14
 FlashAttention's and Triton's tutorial, compute exp2(score * scale - most) with one fused multiply-add, where
 `most` is the largest of the same products, but rounded. With scores of 2^80 the rounding error alone makes it
 infinite."""
+FOUR_BITS = 15
+"""The range of integers that may have been made to be packed."""
 RANGE_DRAWS = 16
 """Draws in which a distribution must stay within the range of the inputs."""
 OUT_OF_RANGE = "the reference fails on the device for values outside the range of its own inputs"
@@ -82,7 +88,7 @@ def _open_distributions(reference: ReferenceModel) -> None:
                     break
                 why = _try_out(each, own, reference)
                 right += not why
-                if right == FAR_SCALES:
+                if right == (FAR_SCALES if each.name in (LARGEST, SMALLEST) else 1):
                     break
             if not right:
                 reference.untried[candidates[0].name] = why
@@ -105,10 +111,18 @@ def _choose_signs(reference: ReferenceModel) -> None:
 
 
 def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
-    """Each distribution alone, then for either end of the range all scales, the furthest first."""
+    """Each distribution, with a milder one to try if the reference is not right there; then for either end of
+    the range all scales, the furthest first."""
     tensors = tensors_in(reference.sample)
-    for each in DISTRIBUTIONS:
-        if not any(each.changes(tensor) for tensor in tensors):
+    given = map_tensors(clone, reference.sample) if reference.changed_inputs else reference.sample
+    uses = IntegerUses() if reference.keeps_integers else integer_uses(reference.eager, given)
+    for each in (*DISTRIBUTIONS, *uses.distributions()):
+        if each.name == EXTREME_INTEGERS:
+            numbers = frozenset(number for number in uses.calculated if _are_numbers(tensors[number]))
+            if not numbers:
+                continue
+            each = replace(each, only=numbers)
+        if not (each.by_number or any(each.changes(tensor) for tensor in tensors)):
             continue
         if each.integer and reference.keeps_integers:
             reference.untried[each.name] = "the reference requires its own integers"
@@ -117,15 +131,21 @@ def _candidates(reference: ReferenceModel) -> Iterator[list[Distribution]]:
             if why := _no_infinities(tensors, reference):
                 reference.untried[each.name] = why
                 continue
-            if each.orders and reference.has_products:
+            if each.masks and reference.has_products:
                 if not (masks := _masks(each, tensors, reference)):
                     reference.untried[each.name] = "no input is a mask: infinities would enter products"
                     continue
                 each = replace(each, only=masks)
-        yield [each]
+        yield [each, *([MILDER[each.name]] if each.name in MILDER else [])]
     if any(each.is_floating_point() or each.is_complex() for each in tensors):
         yield far_scales(LARGEST, SOFTMAX_FAR if reference.has_softmax else None)
         yield far_scales(SMALLEST)
+
+
+def _are_numbers(integers: torch.Tensor) -> bool:
+    """Whether the values reach further than those of a mask or of four bits, on which a kernel may rely."""
+    low, high = integers.aminmax()
+    return int(high) - int(low) > FOUR_BITS
 
 
 def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -> str:
@@ -134,8 +154,6 @@ def _no_infinities(tensors: Sequence[torch.Tensor], reference: ReferenceModel) -
         return OUT_OF_RANGE
     if any(each.is_complex() for each in (*tensors, *reference.outputs)):
         return "complex products of infinities can be written in several ways"
-    if reference.has_products and reference.rule.precision:
-        return "factors of lower precision may be padded with zeros, of which infinities make NaN"
     return ""
 
 

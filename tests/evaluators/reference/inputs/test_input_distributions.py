@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from evaluators.reference.inputs.input_distributions import (
+    ALL_IGNORED,
     DESCRIPTIONS,
     DISTRIBUTIONS,
+    EMPTY_BAGS,
     FAR,
+    IGNORED,
     LARGEST,
     SMALLEST,
     far_scales,
@@ -119,4 +122,5 @@ def test_far_scales_begin_with_the_furthest() -> None:
 
 
 def test_every_distribution_has_words() -> None:
-    assert {*DESCRIPTIONS} == {*BY_NAME, LARGEST, SMALLEST}
+    special = {IGNORED, ALL_IGNORED, EMPTY_BAGS}
+    assert {*DESCRIPTIONS} == {*BY_NAME, LARGEST, SMALLEST, *special}
