@@ -94,7 +94,7 @@ def test_the_verdict(
 
 def test_runs_of_different_commits_cover_different_thirds() -> None:
     cases = [each.id for each in FIXTURES]
-    runs = [{case for case in cases if sample.is_chosen(case, f"commit {n}")} for n in range(20)]
+    runs = [{case for case in cases if sample.is_chosen(case, f"commit {n}")} for n in range(40)]
     assert all(len(cases) / 5 < len(run) < len(cases) / 2 for run in runs)
     assert set.union(*runs) == set(cases)
 

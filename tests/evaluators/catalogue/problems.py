@@ -525,6 +525,125 @@ BIASED_ATTENTION = (
 )
 
 
+IMAGE_NORM = """
+import torch
+from torch import nn
+
+batch, channels, width = 32, 32, 128
+
+class Model(nn.Module):
+    def forward(self, x):
+        return nn.functional.layer_norm(x, x.shape[1:])
+
+def get_inputs():
+    return [torch.randn(batch, channels, width, width)]
+
+def get_init_inputs():
+    return []
+"""
+
+BATCH_STATISTICS = IMAGE_NORM.replace(
+    "nn.functional.layer_norm(x, x.shape[1:])",
+    "nn.functional.batch_norm(x, None, None, training=True)",
+)
+
+COLUMN_VARIANCE = SOFTMAX.replace("torch.softmax(x, dim=-1)", "x.var(dim=0)")
+
+RAGGED_MATMUL = MATMUL.replace("width = 2048", "width = 1000")
+
+RAGGED_SUM = SOFTMAX.replace("torch.softmax(x, dim=-1)", "torch.tanh(x).sum(-1)").replace(
+    "4096, 8192", "8192, 5000"
+)
+
+POOLED_CONV = CONV.replace(
+    "torch.relu(self.conv(x))", "nn.functional.max_pool2d(torch.relu(self.conv(x)), 2)"
+)
+
+RELU_MATMUL = MATMUL.replace("a @ b", "torch.relu(a @ b)")
+
+CLAMP = SOFTMAX.replace("torch.softmax(x, dim=-1)", "torch.clamp(x, -1, 1)")
+
+BYTES_LINEAR = """
+import torch
+from torch import nn
+
+rows, inner, outer = 4096, 1024, 1024
+
+class Model(nn.Module):
+    def forward(self, x, w):
+        return x.float() @ w.float().t()
+
+def get_inputs():
+    x = torch.randint(0, 64, (rows, inner), dtype=torch.uint8)
+    return [x, torch.randint(-64, 64, (outer, inner), dtype=torch.int8)]
+
+def get_init_inputs():
+    return []
+"""
+
+INTEGER_SUM = """
+import torch
+from torch import nn
+
+rows, columns = 8192, 4096
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.sum(-1)
+
+def get_inputs():
+    return [torch.randint(-1000, 1000, (rows, columns), dtype=torch.int32)]
+
+def get_init_inputs():
+    return []
+"""
+
+MEAN_CROSS_ENTROPY = CROSS_ENTROPY.replace(
+    """losses = nn.functional.cross_entropy(logits, targets, reduction="none")
+        return losses, logits.argmax(-1)""",
+    "return nn.functional.cross_entropy(logits, targets)",
+)
+
+EMBEDDING_BAGS = """
+import torch
+from torch import nn
+
+words, features, tokens, bags = 4096, 128, 65536, 4096
+
+class Model(nn.Module):
+    def __init__(self, words, features):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(words, features))
+
+    def forward(self, index, offsets):
+        return nn.functional.embedding_bag(index, self.table, offsets, mode="mean")
+
+def get_inputs():
+    return [torch.randint(0, words, (tokens,)), torch.arange(0, tokens, tokens // bags)]
+
+def get_init_inputs():
+    return [words, features]
+"""
+
+TOKEN_MEAN = """
+import torch
+from torch import nn
+
+rows, length, features = 256, 128, 256
+
+class Model(nn.Module):
+    def forward(self, x, tokens):
+        kept = (tokens != 0).unsqueeze(-1)
+        return torch.where(kept, x, 0).sum(1) / kept.sum(1).clamp(min=1)
+
+def get_inputs():
+    return [torch.randn(rows, length, features), torch.randint(1, 1000, (rows, length))]
+
+def get_init_inputs():
+    return []
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A reference at the size for a GPU, what to change for a CPU, and the rules."""
@@ -598,6 +717,37 @@ CASES = {
     "matmul_of_tfloat32_factors": Case(
         source=MATMUL, cpu_sizes={"width": 256}, tolerance="strict", precision="tfloat32"
     ),
+    "image_norm": Case(
+        source=IMAGE_NORM, cpu_sizes={"batch": 8, "channels": 8, "width": 48}, tolerance="strict"
+    ),
+    "batch_statistics": Case(
+        source=BATCH_STATISTICS, cpu_sizes={"batch": 8, "channels": 8, "width": 48}, tolerance="strict"
+    ),
+    "column_variance": Case(source=COLUMN_VARIANCE, cpu_sizes={"columns": 64}, tolerance="strict"),
+    "ragged_matmul": Case(source=RAGGED_MATMUL, cpu_sizes={"width": 200}, tolerance="strict"),
+    "ragged_matmul_no_library": Case(
+        source=RAGGED_MATMUL, cpu_sizes={"width": 200}, tolerance="strict", libraries="no_library"
+    ),
+    "ragged_matmul_of_the_benchmark": Case(source=RAGGED_MATMUL, cpu_sizes={"width": 200}),
+    "ragged_sum": Case(source=RAGGED_SUM, cpu_sizes={"rows": 256}, tolerance="strict"),
+    "pooled_conv": Case(
+        source=POOLED_CONV, cpu_sizes={"batch": 4, "channels": 8, "width": 48}, tolerance="strict"
+    ),
+    "relu_matmul_of_float16_factors": Case(
+        source=RELU_MATMUL, cpu_sizes={"width": 256}, tolerance="strict", precision="float16"
+    ),
+    "clamp": Case(source=CLAMP, cpu_sizes={"rows": 128}, tolerance="strict"),
+    "bytes_linear": Case(
+        source=BYTES_LINEAR, cpu_sizes={"rows": 64, "inner": 256, "outer": 128}, tolerance="strict"
+    ),
+    "integer_sum": Case(source=INTEGER_SUM, cpu_sizes={"rows": 256}, tolerance="strict"),
+    "mean_cross_entropy": Case(
+        source=MEAN_CROSS_ENTROPY, cpu_sizes={"rows": 512, "classes": 1024}, tolerance="strict"
+    ),
+    "embedding_bags": Case(
+        source=EMBEDDING_BAGS, cpu_sizes={"tokens": 4096, "bags": 256}, tolerance="strict"
+    ),
+    "token_mean": Case(source=TOKEN_MEAN, cpu_sizes={"rows": 32}, tolerance="strict"),
     "conv_of_float16_factors": Case(
         source=CONV,
         cpu_sizes={"batch": 4, "channels": 8, "width": 48},

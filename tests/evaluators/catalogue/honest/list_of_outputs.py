@@ -11,5 +11,7 @@ from torch import nn
 
 class ModelNew(nn.Module):
     def forward(self, logits, targets):
-        chosen = logits.gather(1, targets[:, None])[:, 0]
-        return [torch.logsumexp(logits, -1) - chosen, logits.max(-1).indices]
+        kept = targets != -100
+        chosen = logits.gather(1, targets.where(kept, 0)[:, None])[:, 0]
+        losses = torch.where(kept, torch.logsumexp(logits, -1) - chosen, 0.0)
+        return [losses, logits.max(-1).indices]
