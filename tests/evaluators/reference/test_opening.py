@@ -36,7 +36,7 @@ def test_opening_takes_a_pass_of_eager_and_three_in_float64_a_distribution() -> 
     assert examine(session) == []
     tried = len(session.distributions) + 2  # the first of each far scales only tells that the second may be
     others = 2 + 2 * 3 + 1 + 1 + 2  # own inputs twice, eager's shifts, other inputs, without an input, halves
-    assert len(session.distributions) == 18
+    assert len(session.distributions) == 19
     assert own - 2 <= tried + others
     assert double - 1 <= 3 * (tried + 2)
 
