@@ -59,14 +59,18 @@ class KeptOutputs:
         return bool(self._held)
 
     def keeps_all(self) -> bool:
-        """Whether the memory of all outputs that were held still exists when nobody holds them any more."""
+        """Whether the memory of all outputs that were held still exists when nobody holds them any more.
+        Parts of one block, each given away once, are not kept: the block exists until all are dropped."""
         held = {number: list(places) for number, places in self._held.items()}
         self._held.clear()
         gc.collect()
-        return any(
-            bool(places) and all(_exists(self._places[number][place]) for place in places)
-            for number, places in held.items()
-        )
+        for number, places in held.items():
+            storages = [self._places[number][place] for place in places]
+            known = [each for each in storages if each is not None]
+            separate = len({each.cdata for each in known}) == len(known)
+            if places and separate and all(map(_exists, storages)):
+                return True
+        return False
 
     def _is_suspect(self, number: int) -> bool:
         return self._kept(number) * ROUNDS > self._calls

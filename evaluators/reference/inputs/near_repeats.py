@@ -7,13 +7,14 @@ to the earlier call if the elements that differ are not among those, or if they 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.accuracy.comparison import ELEMENT, HALF_EPS, Shift
 from evaluators.reference.accuracy.differences import as_pairs, chunks_of, largest_of
 from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import replaced, tensors_in
+from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.strided_layouts import clone
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ FLAT = 1e-2
 """The largest right error under a flat tolerance, as a share of the answer's largest element."""
 
 
-def near_repeats(inputs: list[Any], count: int, distributions: Container[str]) -> Iterator[list[Any]]:
+def near_repeats(
+    inputs: list[Any], count: int, distributions: Mapping[str, Distribution]
+) -> Iterator[list[Any]]:
     """The inputs `count` times, each time with one or two elements of one tensor changed. The tensors take
     turns, twice each: a kernel that notices a change of one may miss that of another only if two calls in a
     row differ in that one. The changes are in different parts. New values come from the same tensor. Integers
     and booleans change only if the reference takes them in any order, by the `distributions` that it can
     judge on."""
     tensors = tensors_in(inputs)
-    able = [number for number, each in enumerate(tensors) if _may_change(each, distributions)]
+    able = [number for number, each in enumerate(tensors) if _may_change(number, each, distributions)]
     secrets.SystemRandom().shuffle(able)
     start = secrets.randbelow(count)
     for turn in range(count if able else 0):
@@ -50,13 +53,13 @@ def near_repeats(inputs: list[Any], count: int, distributions: Container[str]) -
         yield list(replaced(inputs, [*tensors[:number], changed, *tensors[number + 1 :]]))
 
 
-def _may_change(tensor: torch.Tensor, distributions: Container[str]) -> bool:
+def _may_change(number: int, tensor: torch.Tensor, distributions: Mapping[str, Distribution]) -> bool:
     if tensor.numel() < 2:
         return False
     if tensor.is_floating_point() or tensor.is_complex():
         return True
-    kind = "true at random" if str(tensor.dtype) == "torch.bool" else "extreme indices"
-    return kind in distributions
+    found = distributions.get("true at random" if str(tensor.dtype) == "torch.bool" else "extreme indices")
+    return found is not None and (found.only is None or number in found.only)
 
 
 def _places(size: int, *, part: int, parts: int) -> list[int]:

@@ -87,8 +87,11 @@ def in_a_cycle(call: int) -> list[torch.Tensor]:
         pytest.param(ring(50, new), ALL, id="a long ring"),
         pytest.param(ring(50, foreign), ALL, id="a long ring, not torch's"),
         pytest.param(lambda call: [new(), *ring(50, new)(call)], ENOUGH, id="a ring that is dropped"),
-        pytest.param(lambda call: [WORKSPACE[call]], ALL, id="rows of a workspace"),
-        pytest.param(lambda call: [new(), WORKSPACE[:, call]], ALL, id="columns, as the second output"),
+        pytest.param(slabs(1000), (True, False, False), id="parts of a block that is not used up"),
+        pytest.param(lambda call: [WORKSPACE[call]], (True, False, False), id="rows of a workspace"),
+        pytest.param(
+            lambda call: [new(), WORKSPACE[:, call]], (True, False, False), id="columns, second output"
+        ),
         pytest.param(kept, ALL, id="views of what it keeps"),
         pytest.param(in_a_cycle, ENOUGH, id="garbage"),
         pytest.param(lambda call: [torch.empty(0)], ENOUGH, id="no elements"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,13 +11,14 @@ import torch
 from evaluators.reference.accuracy.comparison import NO_SHIFT
 from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import tensors_in
+from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.near_repeats import is_stale, near_repeats
 
-ALL = ("extreme indices", "true at random")
+ALL = {name: Distribution(name=name) for name in ("extreme indices", "true at random")}
 COUNT = 6
 
 
-def changes(*inputs: Any, known: tuple[str, ...] = ALL) -> list[list[int]]:
+def changes(*inputs: Any, known: Mapping[str, Distribution] = ALL) -> list[list[int]]:
     """The number of changed elements of each tensor, per repeat."""
     before = [each.clone() for each in tensors_in(list(inputs))]
     found = list(near_repeats(list(inputs), COUNT, known))
@@ -83,8 +84,16 @@ def test_each_input_changes_alone() -> None:
 
 def test_integers_and_booleans_change_only_where_their_order_is_free() -> None:
     offsets, mask = torch.arange(99), torch.ones(99, dtype=torch.bool)
-    assert changes(offsets, mask, known=()) == []
-    assert {tuple(each) for each in changes(offsets, mask, known=ALL[1:])} == {(0, 1)}
+    assert changes(offsets, mask, known={}) == []
+    assert {
+        tuple(each) for each in changes(offsets, mask, known={"true at random": ALL["true at random"]})
+    } == {(0, 1)}
+
+
+def test_integers_that_a_distribution_leaves_alone_stay() -> None:
+    index, offsets = torch.arange(40), torch.arange(0, 40, 4)
+    known = {"extreme indices": Distribution(name="extreme indices", only=frozenset({0}))}
+    assert all(each[1] == 0 < each[0] for each in changes(index, offsets, known=known))
 
 
 def test_a_constant_tensor_is_left_alone() -> None:

@@ -70,6 +70,10 @@ def normalised(x: torch.Tensor, dims: tuple[int, ...], pivot: torch.Tensor | Non
     return ((wide - mean) / (variance.clamp(min=0) + 1e-5).sqrt()).to(x.dtype)
 
 
+TRIES = 5
+"""Draws of which at least one must show a wrong variance. Nearly all do in float32."""
+
+
 @pytest.mark.parametrize(
     ("shape", "dims", "place", "dtype"),
     [
@@ -79,13 +83,13 @@ def normalised(x: torch.Tensor, dims: tuple[int, ...], pivot: torch.Tensor | Non
         ((8, 8, 32, 32), (2, 3), -1, "float32"),
         ((32, 4096), (1,), 0, "float32"),
         ((4096, 32), (0,), 0, "float32"),
-        ((2, 131072), (1,), 0, "float16"),
+        ((8, 131072), (1,), 0, "float16"),
     ],
 )
 def test_a_variance_around_the_first_or_last_element(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dims: tuple[int, ...], place: int, dtype: str
 ) -> None:
-    """In float16 only long reductions lose more than the type's own rounding."""
+    """In float16 only long reductions lose more than the type's own rounding, and not in every draw."""
 
     def around(x: torch.Tensor) -> torch.Tensor:
         pivot = x
@@ -97,9 +101,13 @@ def test_a_variance_around_the_first_or_last_element(
         variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
         return (x - mean) * (variance + 1e-5).rsqrt()
 
-    session = opened(monkeypatch, ("outlier", BORDERS), reference, lambda: [torch.randn(shape)], dtype=dtype)
-    assert wrong(session, lambda x: normalised(x, dims)) == set()
-    assert wrong(session, around) == {BORDERS}
+    def session() -> ReferenceModel:
+        names = ("outlier", BORDERS)
+        return opened(monkeypatch, names, reference, lambda: [torch.randn(shape)], dtype=dtype)
+
+    assert wrong(session(), lambda x: normalised(x, dims)) == set()
+    found = (wrong(session(), around) for _ in range(TRIES))
+    assert {BORDERS} in found
 
 
 def read_on(a: torch.Tensor, extra: int) -> torch.Tensor:
@@ -370,6 +378,19 @@ def test_empty_bags_and_padding_of_an_embedding(monkeypatch: pytest.MonkeyPatch)
     assert wrong(session, lambda *x: by_segments(*x, least=1, padding=7)) == set()
     assert wrong(session, lambda *x: by_segments(*x, least=0, padding=7)) == {ALL_IGNORED, EMPTY_BAGS}
     assert wrong(session, lambda *x: by_segments(*x, least=1, padding=-1)) == {IGNORED, ALL_IGNORED}
+
+
+def test_offsets_of_bags_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others end a GPU's context by an assertion."""
+    table = torch.randn(20, 8)
+
+    def draw() -> list[Any]:
+        return [torch.randint(0, 20, (200,)), torch.arange(0, 200, 10)]
+
+    session = opened(
+        monkeypatch, ("extreme indices",), lambda *x: functional.embedding_bag(x[0], table, x[1]), draw
+    )
+    assert session.distributions["extreme indices"].only == frozenset({0})
 
 
 def test_a_mask_that_leaves_nothing_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
