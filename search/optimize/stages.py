@@ -24,7 +24,6 @@ from search.campaign.campaign_view import CampaignView
 from search.campaign.config import searches_at_once
 from search.campaign.running import LIMITS, Campaign, CampaignRun
 from search.optimize.adapters import adapted, is_for
-from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
 from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
 from search.optimize.extraction.traced_model import TracedModel
@@ -204,6 +203,7 @@ def install_kernels(
         seeds=int(config.compared),
         turns=int(config.turns),
         ways=ways_of(str(config.compile), str(config.device)),
+        shapes=profile.weights,
     )
     try:
         write_package(run.folder, traced_models, sources, places)
@@ -222,7 +222,7 @@ def install_kernels(
             own_in_compiled=not found.compiled_pays,
             slower=found.slower_in,
         )
-    except (CaptureError, VerificationError) as error:
+    except VerificationError as error:
         raise UsageError(f"model={profile.model}: kernels cannot be installed: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
     run.say(*report_lines(found, WAYS))

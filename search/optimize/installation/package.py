@@ -6,33 +6,43 @@ kernel's places. Calls whose results are not read are dropped.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import operator
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Kernel
-from search.optimize.extraction.fragments import Fragment, is_mutable
-from search.optimize.extraction.graph import CaptureError, arguments_of
+from search.optimize.extraction.fragments import Fragment, is_mutable, is_random
 from search.optimize.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimize.extraction.record import ExtractedProblem, Place
 from search.optimize.extraction.traced_model import TracedModel
+from search.optimize.models.source import AlikeCall, LoadedModel
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx
 
 PACKAGE = "optimized"
 MANIFEST = "manifest.json"
-RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.py", "kernel.py", "graphs.py"))
+COPIED = (
+    "installation/runtime.py",
+    "installation/kernel.py",
+    "installation/graphs.py",
+    "models/templates.py",
+)
+RUNTIME = tuple(Path(__file__).parents[1] / each for each in COPIED)
 INIT = '''"""{model}, with kernels in place of parts of its forward.
 
     from {package} import load
 
     model = load(model)  # the same model, with its weights; unload(model) restores its forward
 
-The kernels run in eval mode, under torch.no_grad(), for inputs like those in `manifest.json`. Otherwise the
+The kernels run in eval mode, under torch.no_grad(), for calls like those in `manifest.json`. Otherwise the
 original forward runs. `type(model).plan.kernels` counts each kernel's calls, `.fallbacks` the original's by
 reason.
 """
@@ -89,9 +99,10 @@ def write_package(
     places: Mapping[ExtractedProblem, Sequence[Place]],
 ) -> None:
     """Writes `optimized/` into the run folder, replacing an earlier one. `traced_models`: the model at each
-    input shape; `kernels`: by problem; `places`: where each problem's kernel goes. Raises OSError, and
-    CaptureError for a model whose arguments or results cannot be serialised."""
+    input shape; `kernels`: by problem; `places`: where each problem's kernel goes. Raises OSError."""
     import torch
+
+    from search.optimize.models.templates import hooks_of
 
     place = folder / PACKAGE
     if place.exists():
@@ -103,14 +114,15 @@ def write_package(
     weights = dict([*module.named_parameters(), *module.named_buffers()])
     results: dict[ExtractedProblem, int] = {}
     used: set[str] = set()
-    shapes, constants = [], []
+    shapes, constants, calls = [], [], []
     for number, traced in enumerate(traced_models):
         here = {each: [one for one in own if one.shape == number] for each, own in places.items()}
         graph, own_results = with_kernels(traced, here)
         results |= own_results
         file = FORWARD.format(f"_{number + 1}" if len(traced_models) > 1 else "")
         (place / file).write_text(_forward(graph, traced), encoding="utf-8")
-        shapes.append({"name": traced.model.shape, "forward": file, **_interface(traced)})
+        shapes.append({"name": traced.model.shape, "forward": file, "output": traced.graph.output})
+        calls += [{"shape": number, **each} for each in _calls(traced.model)]
         read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
         constants.append({name: each for name, each in traced.graph.constants.items() if name in read})
         used |= read - {*traced.graph.constants}
@@ -125,7 +137,9 @@ def write_package(
     if any(constants):
         torch.save(constants, place / "constants.pt")
     manifest = {
+        "parameters": traced_models[0].model.signature.parameters,
         "shapes": shapes,
+        "calls": calls,
         "as_graph": False,
         "in_compiled": None,
         "own_in_compiled": False,
@@ -133,6 +147,7 @@ def write_package(
         "device": model.device,
         "weights": {name: [list(each.shape), _dtype(each)] for name, each in weights.items() if name in used},
         "modules": {name: type(each).__name__ for name, each in module.named_modules() if name},
+        "hooks": hooks_of(module),
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
     (place / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -166,24 +181,38 @@ def _forward(graph: fx.Graph, traced: TracedModel) -> str:
     return f"{HEAD.format(model=traced.model.title, arguments=', '.join(arguments))}{text}\n"
 
 
-def _interface(traced: TracedModel) -> dict[str, Any]:
-    import torch
-    from torch.utils import _pytree as pytree
+def load_package(folder: Path) -> Any:
+    """Imports the folder's `optimized/` under a unique name, because a process may load several."""
+    file = folder / PACKAGE / "__init__.py"
+    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
-    leaves, structure = arguments_of(traced.model)
-    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-    values = [None if isinstance(each, torch.Tensor) else each for each in leaves]
-    results = [each for each in traced.graph.leaves if not isinstance(each, torch.fx.Node)]
-    try:
-        json.dumps([values, results])
-        return {
-            "inputs": [[list(each.shape), _dtype(each), list(each.stride())] for each in tensors],
-            "structure": pytree.treespec_dumps(structure),
-            "values": values,
-            "output": pytree.treespec_dumps(traced.graph.output),
-        }
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise CaptureError(f"its arguments or results cannot be serialised: {error}") from error
+
+def _calls(model: LoadedModel) -> list[dict[str, Any]]:
+    """The ways of calling the model that run its code at this shape."""
+    own = AlikeCall(model=model, passed=range(len(model.call()[1])))
+    found = []
+    for each in (own, *model.alike):
+        template, tensors = each.model.call()
+        found.append(
+            {
+                "template": template,
+                "inputs": _kinds(tensors),
+                "passed": [*each.passed],
+                "filled": [*each.filled.items()],
+            }
+        )
+    return found
+
+
+def _kinds(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
+    """The shape, dtype, strides and kind of device of each tensor."""
+    return [[list(each.shape), _dtype(each), list(each.stride()), each.device.type] for each in tensors]
 
 
 def _dtype(tensor: Any) -> str:
@@ -234,20 +263,14 @@ def _drop_unread(graph: fx.Graph, reads: set[fx.Node], replaced: set[fx.Node]) -
     depend on no input, because they never change."""
     follows: dict[fx.Node, bool] = {}
     for node in graph.nodes:
-        begins = node.op == "placeholder" or _is_random(node)
+        begins = node.op == "placeholder" or is_random(node)
         follows[node] = begins or any(follows[each] for each in node.all_input_nodes)
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output") or node.users:
             continue
         changes = is_mutable(node) and node not in replaced
-        if not (changes or _is_random(node) or (node in reads and follows[node])):
+        if not (changes or is_random(node) or (node in reads and follows[node])):
             graph.erase_node(node)
-
-
-def _is_random(node: fx.Node) -> bool:
-    from torch import Tag
-
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:
@@ -264,7 +287,7 @@ def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:
         elif node.op == "get_attr":
             names[node] = _weight(str(node.target), traced)
         elif node.op == "output":
-            listed = ", ".join(names[each] if each in names else repr(each) for each in node.args[0])
+            listed = ", ".join(names[each] for each in node.args[0])
             yield f"return [{listed}]"
         else:
             yield from _call(node, names, expected)

@@ -2,13 +2,14 @@
 
 This file is copied unchanged into `optimized/`; it needs only torch. `forward.py`, next to it, has the calls
 of the model's forward for inputs of certain shapes and dtypes, with kernels in between; there is one such
-file per input shape. For everything else (other shapes, training, gradients, autocast) the original forward
+file per input shape. For everything else (other calls, training, gradients, autocast) the original forward
 runs.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import operator
@@ -20,15 +21,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from .graphs import ForwardGraph, NoGraphError
 from .kernel import InstalledKernel, load_kernel, load_module
+from .templates import (
+    Signature,
+    Template,
+    differences,
+    finder,
+    hooks_of,
+    localized,
+    maker,
+    tensor_names,
+)
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.pt"
+MOST_DIFFERENCES = 3
+"""Differences to a recorded call that a message names."""
 
 
 class OtherValueError(Exception):
@@ -43,49 +55,73 @@ def check(value: Any, expected: Any) -> None:
 
 @dataclass(eq=False)
 class ForwardShape:
-    """Replaces the forward for arguments of one shape by `forward`, which also reads `constants`. `inputs`:
-    shape, dtype, strides and device of each tensor argument; `structure` and `values`: the tree of the
-    arguments and its leaves, None for a tensor; `output`: the tree of the results."""
+    """The code for arguments of one shape: `forward`, which also reads `constants`. `output` makes the
+    results from its tensors."""
 
     name: str
     forward: Callable[..., Sequence[Any]]
     constants: Mapping[str, torch.Tensor]
-    inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
-    structure: Any
-    values: Sequence[Any]
-    output: Any
+    output: Callable[[Sequence[Any]], Any]
     graphs: weakref.WeakKeyDictionary[nn.Module, ForwardGraph | NoGraphError] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     """Each model's CUDA graph, or why it cannot be recorded."""
 
-    def why_not(self, leaves: Sequence[Any], structure: Any) -> str:
+
+@dataclass(eq=False)
+class KnownCall:
+    """A way of calling the model that runs the code of a `shape`. `inputs`: shape, dtype, strides and device
+    of each of its tensors. `passed`: the numbers of the tensors that the code takes. `filled`: the value that
+    all elements of a tensor must have, by the tensor's number: a mask of ones, which the code never reads."""
+
+    template: Template
+    inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
+    shape: ForwardShape
+    passed: Sequence[int]
+    filled: Mapping[int, float] = field(default_factory=dict)
+
+    def why_not(self, template: Template, tensors: Sequence[torch.Tensor]) -> str:
         """Why the code is not for these arguments; "" if it is."""
-        if structure != self.structure:
-            return f"other arguments than {self.structure}"
-        wanted = iter(self.inputs)
-        for leaf, value in zip(leaves, self.values, strict=True):
-            if not isinstance(leaf, torch.Tensor):
-                if leaf != value:
-                    return f"the argument {leaf!r} in place of {value!r}"
-                continue
-            found = leaf.shape, leaf.dtype, leaf.stride(), leaf.device
-            if value is not None or found != (expected := next(wanted)):
-                return f"a tensor of {_words(*found)}" + (
-                    "" if value is not None else f", not {_words(*expected)}"
-                )
+        if template != self.template:
+            found = list(differences(self.template, template))
+            more = f"; {len(found) - MOST_DIFFERENCES} more" if len(found) > MOST_DIFFERENCES else ""
+            return f"no recorded call is like this one: {'; '.join(found[:MOST_DIFFERENCES])}{more}"
+        for number, (tensor, expected) in enumerate(zip(tensors, self.inputs, strict=True)):
+            found_kind = tensor.shape, tensor.dtype, tensor.stride(), tensor.device
+            if found_kind != expected:
+                name = tensor_names(template)[number]
+                return f"{name} is a tensor of {_words(*found_kind)}, not {_words(*expected)}"
+        for number, value in self.filled.items():
+            if torch.compiler.is_compiling() or _is_capturing(tensors[number]):
+                name = tensor_names(template)[number]
+                return f"{name} cannot be read in compiled code or while a CUDA graph is recorded"
+            if not bool((tensors[number] == value).all()):
+                return f"{tensor_names(template)[number]} has other elements than {value:g}"
         return ""
+
+    def differs_by(self, template: Template, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """How far this call is from another one: differences of the templates, then of the sizes."""
+        sizes = zip(tensors, self.inputs, strict=False)
+        others = sum(tensor.shape != shape for tensor, (shape, *_) in sizes)
+        return sum(1 for _ in differences(self.template, template)), others
+
+
+def _is_capturing(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @dataclass(eq=False)
 class ForwardPlan:
-    """Replaces a model's forward: the code by the sizes of the tensor arguments (`shapes`), and the kernels
-    by name. `weight` gets one of the model's weights, whose dtype and device must be `kind`; `weights`: names
-    of all that the code reads. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
-    original forward. `slower`: kernels whose operators run instead, as a CUDA graph (`graph`) and otherwise
-    (`eager`). `fallbacks` counts calls of the original forward by reason."""
+    """Replaces a model's forward: the code at each shape, the recorded `calls` by the sizes of their tensors,
+    the forward's `signature`, and the kernels by name. `weight` gets one of the model's weights, whose dtype
+    and device must be `kind`; `weights`: names of all that the code reads. `as_graph`: run as a CUDA graph.
+    `own_in_compiled`: compiled code runs the original forward. `slower`: kernels whose operators run instead,
+    as a CUDA graph (`graph`) and otherwise (`eager`). `fallbacks` counts calls of the original forward by
+    reason."""
 
-    shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
+    shapes: Sequence[ForwardShape]
+    calls: Mapping[tuple[torch.Size, ...], Sequence[KnownCall]]
+    signature: Signature
     kernels: Mapping[str, InstalledKernel]
     weight: Callable[[nn.Module], torch.Tensor] | None
     kind: tuple[torch.dtype, torch.device]
@@ -95,10 +131,16 @@ class ForwardPlan:
     slower: Mapping[str, Collection[str]] = field(default_factory=dict)
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
 
-    def shape_of(self, tensors: Sequence[torch.Tensor]) -> ForwardShape:
-        """The code for tensors of these sizes; the first one where there is none, to say why not."""
-        found = self.shapes.get(tuple([each.shape for each in tensors]))
-        return next(iter(self.shapes.values())) if found is None else found
+    def call_of(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[KnownCall, Template, list[torch.Tensor]]:
+        """The recorded call like this one, or the one closest to it; this one's template and tensors."""
+        template, tensors = self.signature.call(args, kwargs)
+        for each in self.calls.get(tuple([each.shape for each in tensors]), ()):
+            if each.template == template:
+                return each, template, tensors
+        every = [each for own in self.calls.values() for each in own]
+        return min(every, key=lambda each: each.differs_by(template, tensors)), template, tensors
 
     def why_not(self, model: nn.Module) -> str:
         """Why the original forward must run, whatever the arguments; "" if it need not."""
@@ -173,13 +215,12 @@ class Optimized(nn.Module):
         plan = type(self).plan
         if plan.own_in_compiled and torch.compiler.is_compiling():
             return super().forward(*args, **kwargs)
-        leaves, structure = pytree.tree_flatten((list(args), kwargs))
-        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-        shape = plan.shape_of(tensors)
-        why = plan.why_not(self) or shape.why_not(leaves, structure)
+        call, template, tensors = plan.call_of(args, kwargs)
+        why = plan.why_not(self) or call.why_not(template, tensors)
         if not why:
+            given = [tensors[number] for number in call.passed]
             try:
-                return pytree.tree_unflatten(plan.run(self, shape, tensors), shape.output)
+                return call.shape.output(plan.run(self, call.shape, given))
             except OtherValueError as error:
                 why = str(error)
         plan.fell_back(why)
@@ -203,7 +244,7 @@ def load(
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
-    _check_modules(model, manifest["modules"])
+    _check_modules(model, manifest["modules"], manifest["hooks"])
     _check_weights(model, manifest["weights"])
     device = torch.empty(0, device=manifest["device"]).device
     kernels = {
@@ -213,8 +254,15 @@ def load(
     for name in without:
         kernels[name].on = False
     first = next(iter(manifest["weights"].items()), None)
+    find = finder(model)
+    parameters = manifest["parameters"]
+    signature = Signature([[*each[:2], *[localized(own, find) for own in each[2:]]] for each in parameters])
+    _check_parameters(Signature.of(model.forward), signature)
+    shapes = _shapes(folder, manifest["shapes"], device, find)
     plan = ForwardPlan(
-        shapes=_shapes(folder, manifest["shapes"], device),
+        shapes=shapes,
+        calls=_calls(manifest["calls"], shapes, device, find),
+        signature=signature,
         kernels=kernels,
         weight=operator.attrgetter(first[0]) if first else None,
         kind=(getattr(torch, first[1][1]), device) if first else (torch.float32, device),
@@ -237,27 +285,54 @@ def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _shapes(
-    folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device
-) -> dict[tuple[torch.Size, ...], ForwardShape]:
-    """The code of each shape by the sizes of its tensors."""
+    folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device, find: Callable[[str], Any]
+) -> list[ForwardShape]:
+    """The code of each shape. Raises ValueError for a class of the results that is not found."""
     file = folder / CONSTANTS
     constants = torch.load(file, map_location=device) if file.exists() else [{} for _ in listed]
-    found = {}
+    found = []
     for each, own in zip(listed, constants, strict=True):
-        inputs = [
-            (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
-            for shape, dtype, strides in each["inputs"]
-        ]
-        found[tuple([shape for shape, *_ in inputs])] = ForwardShape(
-            name=each["name"],
-            forward=load_module(folder / each["forward"]).forward,
-            constants=own,
-            inputs=inputs,
-            structure=pytree.treespec_loads(each["structure"]),
-            values=each["values"],
-            output=pytree.treespec_loads(each["output"]),
-        )
+        try:
+            output = maker(each["output"], find)
+        except LookupError as error:
+            raise ValueError(f"the model's results cannot be made: {error}") from error
+        forward = load_module(folder / each["forward"]).forward
+        found.append(ForwardShape(name=each["name"], forward=forward, constants=own, output=output))
     return found
+
+
+def _calls(
+    listed: Sequence[Mapping[str, Any]],
+    shapes: Sequence[ForwardShape],
+    device: torch.device,
+    find: Callable[[str], Any],
+) -> dict[tuple[torch.Size, ...], list[KnownCall]]:
+    """The recorded calls by the sizes of their tensors."""
+    found: dict[tuple[torch.Size, ...], list[KnownCall]] = {}
+    for each in listed:
+        inputs = [
+            (torch.Size(shape), getattr(torch, dtype), tuple(strides), torch.empty(0, device=where).device)
+            for shape, dtype, strides, where in each["inputs"]
+        ]
+        call = KnownCall(
+            template=localized(each["template"], find),
+            inputs=inputs,
+            shape=shapes[each["shape"]],
+            passed=each["passed"],
+            filled=dict(each["filled"]),
+        )
+        found.setdefault(tuple([shape for shape, *_ in inputs]), []).append(call)
+    return found
+
+
+def _check_parameters(found: Signature, wanted: Signature) -> None:
+    """Raises ValueError for a forward with other parameters or defaults."""
+    for own, each in itertools.zip_longest(found.parameters, wanted.parameters):
+        if own != each:
+            raise ValueError(
+                f"the forward has the parameter {own and own[0]}; it must have {each and each[0]}, with the "
+                "same default"
+            )
 
 
 def unload(model: nn.Module) -> nn.Module:
@@ -267,14 +342,15 @@ def unload(model: nn.Module) -> nn.Module:
     return model
 
 
-def _check_modules(model: nn.Module, wanted: Mapping[str, str]) -> None:
-    """Raises ValueError for other modules, such as an adapter, and for hooks, because neither would run."""
+def _check_modules(model: nn.Module, wanted: Mapping[str, str], hooks: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError for other modules, such as an adapter, and for hooks that were not recorded, because
+    neither would run."""
     found = {name: type(each).__name__ for name, each in model.named_modules() if name}
     for name in {**wanted, **found}:
         if found.get(name) != wanted.get(name):
             raise ValueError(f"the module {name} is {found.get(name)}; it must be {wanted.get(name)}")
-    for name, each in model.named_modules():
-        if name and (each._forward_hooks or each._forward_pre_hooks):
+    for name, own in hooks_of(model).items():
+        if own != hooks.get(name):
             raise ValueError(f"the module {name} has hooks, which would not run")
 
 

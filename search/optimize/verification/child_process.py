@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import hashlib
-import importlib.util
 import json
 import math
 import sys
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.base.cause import first_line
 from evaluators.reference.containers import tensors_in
 from search.optimize.extraction.record import EXTRACTION, Extraction
-from search.optimize.installation.package import PACKAGE
+from search.optimize.installation.package import load_package
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
 from search.optimize.verification.errors import allowed_error, error_of, find_guilty
@@ -79,18 +77,6 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
         if result.left_out == before:
             say(f"compared on {task.seeds} sets of weights and inputs")
             return replace(result, checks=checks)
-
-
-def load_package(folder: Path) -> Any:
-    """Imports the folder's `optimized/` under a unique name, because a process may load several."""
-    file = folder / PACKAGE / "__init__.py"
-    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _cases(package: Any, task: VerificationTask, seed: int) -> list[_Case]:

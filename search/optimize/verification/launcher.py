@@ -16,7 +16,7 @@ from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import TRACEBACK
 from evaluators.records.problem import content_id
 from search.optimize.installation.package import PACKAGE
-from search.optimize.models.source import LoadedModel, ModelSource
+from search.optimize.models.source import LoadedModel, ModelSource, at_shapes
 from search.optimize.verification.errors import find_guilty
 from search.optimize.verification.record import (
     COMPILE,
@@ -71,8 +71,8 @@ class VerificationError(Exception):
 class VerificationTask:
     """What the child process is to verify: the model (fields of a `ModelConfig`) on `seeds` sets of weights
     and inputs, `turns` timing readings for each of the `ways`. `without`: kernels that stay off, with the
-    reason. `in_place`: what is known of `Verification.in_place`. `source`: loads the model; only the child
-    sets it."""
+    reason. `in_place`: what is known of `Verification.in_place`. `shapes`: weights of the shapes, by name;
+    None: all that the source has. `source`: loads the model; only the child sets it."""
 
     model: Mapping[str, Any]
     device: str
@@ -83,12 +83,14 @@ class VerificationTask:
     ways: Sequence[str] = tuple(WAYS)
     without: Mapping[str, str] = field(default_factory=dict)
     in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    shapes: Mapping[str, float] | None = None
     source: ModelSource | None = None
 
     def load(self, seed: int) -> list[LoadedModel]:
         """Loads the model at each of its shapes, with weights and inputs drawn from this seed."""
         assert self.source is not None
-        return self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+        models = self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+        return models if self.shapes is None else at_shapes(models, self.shapes)
 
 
 def verify_in_subprocess(
