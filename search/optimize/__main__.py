@@ -68,7 +68,7 @@ from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
-from search.optimize.stages import OptimizeRun, extract_problems, find_kernels, install_kernels
+from search.optimize.stages import OptimizeRun, budget_lines, extract_problems, find_kernels, install_kernels
 from search.optimize.verification.launcher import COMPILE_WAYS
 
 STAGES = ("profile", "extract", "search", "install")
@@ -109,7 +109,7 @@ class OptimizeConfig(SearchesConfig):
     compared: int = option(5, "sets of weights and inputs on which the two models are compared")
     turns: int = option(15, "timing readings for each way of running the model")
     compile: str = option("all", "torch.compile modes to time: none | default | all (adds max-autotune)")
-    verify_s: float = option(3600.0, "time limit of the verification, in seconds")
+    verify_s: float = option(3600.0, "time limit of the whole verification, in seconds")
     stop_after: str = option("install", "last stage to run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
     hydra: Any = hydra_settings({"run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
@@ -171,6 +171,8 @@ async def _optimize(run: OptimizeRun, profile: Profile, models: Sequence[LoadedM
     extraction = extract_problems(run, profile, traced_models)
     if run.config.stop_after == "extract":
         return 0
+    if extraction.problems:
+        run.say(*budget_lines(run, profile, traced_models, extraction))
     kernels = await find_kernels(run, profile, traced_models, extraction) if extraction.problems else {}
     if run.config.stop_after == "install":
         found = install_kernels(run, profile, traced_models, extraction, kernels)

@@ -25,9 +25,9 @@ def ablation_speedups(
     both as CUDA graphs. A kernel with which no graph can be recorded is left out, and `say` gets the reason.
     """
     found = {}
-    for name, kernel in plan_of(models[0]).kernels.items():
-        if not kernel.on:
-            continue
+    kernels = {name: kernel for name, kernel in plan_of(models[0]).kernels.items() if kernel.on}
+    for number, (name, kernel) in enumerate(kernels.items(), 1):
+        say(f"kernel {number} of {len(kernels)} in its place: {name}")
         try:
             cases = [_case(each, kernel, as_graph) for each in models]
             found[name] = interleaved_speedup(cases, models[0].device, turns)

@@ -14,6 +14,7 @@ import gc
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> Verification:
-    """Verifies in this process. Raises what the model raises, and ValueError for another model's package."""
+def verify(
+    folder: Path,
+    task: VerificationTask,
+    say: Callable[[str], None],
+    on_compared: Callable[[Verification], None] = lambda found: None,
+) -> Verification:
+    """Verifies in this process; `on_compared` gets the result of the comparison before anything is timed.
+    Raises what the model raises, and ValueError for another model's package."""
     package = load_package(folder)
     result = Verification(checks=(), calls={}, left_out=task.without)
     if task.seeds:
@@ -44,6 +51,8 @@ def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> 
         gc.collect()
     if not task.ways or (task.seeds and not result.passes):
         return result
+    if task.seeds:
+        on_compared(result)
     return time_model(package, task, result, say)
 
 
@@ -53,7 +62,8 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
     while True:
         checks = []
         before = result.left_out
-        for seed in range(task.seed, task.seed + task.seeds):
+        for number, seed in enumerate(range(task.seed, task.seed + task.seeds), 1):
+            say(f"comparing: set {number} of {task.seeds}")
             cases = _cases(package, task, seed)
             left = [each for each in cases[0].kernels if each not in result.left_out]
             if found := find_guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
@@ -75,7 +85,6 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
                     shapes={each.model.shape: each.model.weight for each in cases},
                 )
         if result.left_out == before:
-            say(f"compared on {task.seeds} sets of weights and inputs")
             return replace(result, checks=checks)
 
 
@@ -256,9 +265,16 @@ def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
         return []
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def progress(expected_s: float) -> Callable[[str], None]:
+    """A function that prints lines with the time since now, next to the expected one."""
+    start = time.monotonic()
+    expected = f" of about {expected_s:.0f}" if expected_s else ""
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"[{time.monotonic() - start:.0f}{expected} s] {line}\n")
+        sys.stdout.flush()
+
+    return say
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -266,7 +282,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     task = VerificationTask(**json.loads((folder / TASK).read_text()))
     task = replace(task, source=source_of(task.model))
-    verify(folder, task, _say).write(folder / RESULT)
+    say = progress(task.expected_s)
+    verify(folder, task, say, lambda compared: compared.write(folder / RESULT)).write(folder / RESULT)
     return 0
 
 
