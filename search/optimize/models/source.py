@@ -141,20 +141,17 @@ def _fresh(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor], known: di
     made = value
     if isinstance(value, torch.Tensor):
         made = tensor(value)
-    elif isinstance(value, list | tuple | dict | deque):
-        items = value.items() if isinstance(value, dict) else value
-        parts = [_fresh(each, tensor, known) for each in items]
-        if isinstance(value, tuple):
-            made = value._make(parts) if hasattr(value, "_make") else type(value)(parts)
-        else:
-            made = copy.copy(value)
-            made.clear()
-            (made.update if isinstance(made, dict) else made.extend)(parts)
-    elif (
-        hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType) and not callable(value)
-    ):
+    elif isinstance(value, dict):
         made = copy.copy(value)
-        known[id(value)] = made
+        made.update({key: _fresh(each, tensor, known) for key, each in value.items()})
+    elif isinstance(value, list | tuple | deque):
+        parts = [_fresh(each, tensor, known) for each in value]
+        if isinstance(value, deque):
+            made = deque(parts, value.maxlen)
+        else:
+            made = (value._make if hasattr(value, "_make") else type(value))(parts)
+    elif hasattr(value, "__dict__") and not (callable(value) or isinstance(value, types.ModuleType)):
+        made = known[id(value)] = copy.copy(value)
         for name, each in vars(value).items():
             object.__setattr__(made, name, _fresh(each, tensor, known))
     known[id(value)] = made

@@ -11,7 +11,7 @@ START_S = 8.0
 FORWARDS = 12
 """Forwards, some of them in float64, that compare one set of weights and inputs."""
 COMPILE_S, COMPILE_CALL_S = 8.0, 0.06
-"""Compiling a model: of its own, and for each operator call."""
+"""Compiling a model: in any case, and for each operator call."""
 COMPILE_KERNEL_S = 6.0
 """Compiling a kernel's operators alone, and the call of the kernel."""
 

@@ -208,3 +208,37 @@ def test_alike_code_needs_equal_constants() -> None:
     found = load_at_shapes("table", Table, [shape], **how)
     assert len(merge_calls(found, print)) == 2
     assert len(merge_calls([found[0], replace(found[0], shape="again")], print)) == 1
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_code_does_not_read_a_mask(tmp_path: Path) -> None:
+    """Reading it would break the graph; the original forward decides what the mask does."""
+    [found] = merge_calls(models(Language(), *USUAL), print)
+    own, module, plan = installed(tmp_path, [found])
+    compiled = torch.compile(module, backend="eager")
+    assert torch.equal(compiled(IDS).logits, own(IDS).logits) and not plan.fallbacks
+    half = MASK.clone()
+    half[0, 0] = 0
+    for mask in (MASK, half):
+        assert torch.equal(compiled(IDS, attention_mask=mask).logits, own(IDS, mask).logits)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.no_grad()
+def test_a_mask_of_ones_is_read_outside_of_the_cuda_graph(tmp_path: Path) -> None:
+    ids, mask = IDS.cuda(), MASK.cuda()
+    shape = InputShape(inputs=lambda _: ([ids], {}), calls=USUAL)
+    how: dict[str, Any] = {"device": "cuda", "dtype": "float32", "backward": False}
+    [found] = merge_calls(load_at_shapes("language", lambda: Language().cuda(), [shape], **how), print)
+    own, module, plan = installed(tmp_path, [found])
+    load_package(tmp_path).load(module, as_graph=True)
+    plan = type(module).plan
+    for call in ((ids,), (ids, mask), (ids.flip(0), mask)):
+        assert torch.allclose(module(*call).logits, own(*call).logits, atol=1e-6)
+    assert not plan.fallbacks and len(plan.shapes[0].graphs) == 1
+    half = mask.clone()
+    half[0, 0] = 0
+    assert torch.allclose(module(ids, half).logits, own(ids, half).logits, atol=1e-6)
+    assert [*plan.fallbacks] == ["attention_mask has other elements than 1"]
