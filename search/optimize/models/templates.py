@@ -10,6 +10,7 @@ like a recorded one.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import importlib
@@ -33,7 +34,7 @@ OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
 FILE = "reference"
 """The name of the module that a file becomes when it is recorded."""
-WITH_PATH = ("enum", "named", "namedtuple", "node", "object")
+WITH_PATH = ("enum", "mapping", "named", "namedtuple", "node", "object")
 """Words of templates that continue with the path of a class or function."""
 REST = "*"
 """The name of positional arguments without a name."""
@@ -86,6 +87,11 @@ def _of_class(value: Any, kind: type[Any], tensors: list[torch.Tensor], inside: 
         return ["node", path, own, *[take_apart(each, tensors, inside) for each in children]]
     if pytree.is_namedtuple_class(kind):
         return ["namedtuple", path, *[take_apart(each, tensors, inside) for each in value]]
+    if isinstance(value, dict):
+        pairs = [[key, own] for key, own in value.items()]
+        parts = [[take_apart(each, tensors, inside) for each in pair] for pair in pairs]
+        own_names = [[name, take_apart(own, tensors, inside)] for name, own in vars(value).items()]
+        return ["mapping", path, ["dict", *parts], ["object", path, *own_names]]
     names = _attributes(value, kind)
     if names is None:
         return ["other", f"a {kind.__name__}"]
@@ -208,7 +214,7 @@ def localized(template: Template, find: Callable[[str], Any]) -> Template:
         rest = rest[1:]
     if word in ("call", "dict", "object"):
         return [*head, *[[localized(name, find), localized(each, find)] for name, each in rest]]
-    if word in ("list", "tuple", "set", "frozenset", "slice", "node", "namedtuple"):
+    if word in ("list", "tuple", "set", "frozenset", "slice", "node", "namedtuple", "mapping"):
         return [*head, *[localized(each, find) for each in rest]]
     return [*head, *rest]
 
@@ -227,6 +233,10 @@ def maker(template: Template, find: Callable[[str], Any]) -> Callable[[Sequence[
     if word == "object":
         kind, named = find(rest[0]), [(name, maker(each, find)) for name, each in rest[1:]]
         return lambda tensors: _object(kind, {name: make(tensors) for name, make in named})
+    if word == "mapping":
+        kind, content = find(rest[0]), maker(rest[1], find)
+        named = [(name, maker(each, find)) for name, each in rest[2][2:]]
+        return lambda tensors: _mapping(kind, content(tensors), {name: make(tensors) for name, make in named})
     if word in ("list", "tuple"):
         parts = [maker(each, find) for each in rest]
         if word == "list":
@@ -250,6 +260,16 @@ def _object(kind: Any, attributes: Mapping[str, Any]) -> Any:
     made = new(kind)
     for name, value in attributes.items():
         object.__setattr__(made, name, value)  # also of a frozen dataclass
+    return made
+
+
+def _mapping(kind: Any, content: Mapping[Any, Any], attributes: Mapping[str, Any]) -> Any:
+    """An object of a subclass of dict, whose constructor and methods may do anything."""
+    made = kind.__new__(kind)
+    base = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+    for key, value in content.items():
+        base.__setitem__(made, key, value)
+    vars(made).update(attributes)
     return made
 
 
@@ -287,7 +307,7 @@ def words_of(template: Template) -> str:
         return "a tensor"
     if word in ("list", "tuple", "dict", "set", "frozenset"):
         return f"a {word} of {len(rest)}"
-    if word in ("node", "namedtuple", "object"):
+    if word in ("mapping", "namedtuple", "node", "object"):
         return f"a {rest[0].partition(':')[2]}"
     if word == "torch":
         return f"torch.{rest[0]}"
@@ -315,6 +335,9 @@ def parts_of(template: Template, at: str) -> Iterator[tuple[str, Template]]:
         yield from ((f"{at}[{number}]", each) for number, each in enumerate(rest[1:]))
     elif word == "dict":
         yield from ((f"{at}[{words_of(key)}]", each) for key, each in rest)
+    elif word == "mapping":
+        yield from parts_of(rest[1], at)
+        yield from parts_of(rest[2], at)
     elif word == "object":
         yield from ((f"{at}.{name}", each) for name, each in rest[1:])
     elif word == "node":
@@ -391,7 +414,10 @@ class Signature:
         """That of a method of a model."""
         kinds = inspect.Parameter
         found = []
-        parameters = inspect.signature(forward).parameters.values()
+        try:
+            parameters = list(inspect.signature(forward).parameters.values())
+        except (TypeError, ValueError):  # of a compiled method, such as TorchScript's
+            return cls([], any_name=True)
         for each in parameters:
             if each.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
                 continue

@@ -76,6 +76,23 @@ pytree.register_pytree_node(
 )
 
 
+class Attributes(dict[str, Any]):
+    """Like the dicts whose keys are attributes, in many configuration packages."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        vars(self).update(items)
+
+
+@dataclass
+class Known:
+    y: torch.Tensor
+    name: str
+
+
+pytree.register_dataclass(Known)
+
+
 class Mode(enum.Enum):
     TWICE = 2
     THRICE = 3
@@ -124,6 +141,12 @@ RESULTS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
         collections.deque([x], maxlen=3),
     ),
     "keys in another order": lambda x, _: {"b": x, "a": None, 3: x + 1},
+    "a subclass of dict": lambda x, _: Attributes(logits=x, rest=[x + 1]),
+    "a registered dataclass": lambda x, _: Known(x, "name"),
+    "a distribution": lambda x, _: torch.distributions.Normal(x, x.exp()),
+    "a packed sequence": lambda x, _: nn.utils.rnn.pack_sequence([x[0], x[1]]),
+    "no tensor": lambda x, _: (None, 1),
+    "its input": lambda x, _: [x, x],
     "an object": lambda x, _: SimpleNamespace(x=x, deeper=SimpleNamespace(y=x + 1)),
     "values of many types": lambda x, _: (
         x,
@@ -374,3 +397,48 @@ def test_a_difference_is_named_by_its_place() -> None:
     (first, _), (second, _) = taken_apart(before), taken_apart(after)
     assert [*differences(first, second, "x")] == ["x['a'][1].b is 0.5, not None"]
     assert dataclasses.is_dataclass(Output) and isinstance(iter([]), Iterator)
+
+
+@torch.no_grad()
+def test_a_forward_that_takes_anything_is_known_by_its_arguments(tmp_path: Path) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Taking(lambda x, how: x if how is None else x + how)
+
+        @torch.no_grad()
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.inner(*args, **kwargs)
+
+    module, x = Wrapped().eval(), rand(4, 8)
+    rehearsed(module, x, how=x + 1, scale=2.0)
+    model = replace(loaded(module, x), kwargs={"how": x + 1, "scale": 2.0})
+    write_package(tmp_path, [trace_model(model)], {}, {})
+    wanted = module(x, how=x + 1, scale=2.0)
+    load_package(tmp_path).load(module)
+    assert torch.equal(module(x, scale=2.0, how=x + 1), wanted)
+    module(x, how=None, scale=2.0)
+    [why, *_] = type(module).plan.fallbacks  # type: ignore[attr-defined]
+    assert "how is None, not a tensor" in why
+
+
+@torch.no_grad()
+def test_attention_to_one_tensor(tmp_path: Path) -> None:
+    """PyTorch asks whether query, key and value are the same object."""
+
+    class SelfAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+            return self.attention(q, k, v, need_weights=False)
+
+    module, x, y = SelfAttention().eval(), rand(2, 4, 8), rand(2, 4, 8) + 1
+    wanted = [module(*call)[0] for call in ((x, x, x), (x, y, y), (x, y, x))]
+    rehearsed(module, x, x, x)
+    write_package(tmp_path, [trace_model(loaded(module, x, x, x))], {}, {})
+    load_package(tmp_path).load(module)
+    for call, own in zip(((x, x, x), (x, y, y), (x, y, x)), wanted, strict=True):
+        assert torch.allclose(module(*call)[0], own, atol=1e-6)
+    assert sum(type(module).plan.fallbacks.values()) == 2  # type: ignore[attr-defined]
