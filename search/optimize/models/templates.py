@@ -88,10 +88,9 @@ def _of_class(value: Any, kind: type[Any], tensors: list[torch.Tensor], inside: 
     if pytree.is_namedtuple_class(kind):
         return ["namedtuple", path, *[take_apart(each, tensors, inside) for each in value]]
     if isinstance(value, dict):
-        pairs = [[key, own] for key, own in value.items()]
-        parts = [[take_apart(each, tensors, inside) for each in pair] for pair in pairs]
-        own_names = [[name, take_apart(own, tensors, inside)] for name, own in vars(value).items()]
-        return ["mapping", path, ["dict", *parts], ["object", path, *own_names]]
+        content = take_apart(dict(value), tensors, inside)
+        attributes = [[name, take_apart(own, tensors, inside)] for name, own in vars(value).items()]
+        return ["mapping", path, content, ["object", path, *attributes]]
     names = _attributes(value, kind)
     if names is None:
         return ["other", f"a {kind.__name__}"]

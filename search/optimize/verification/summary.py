@@ -88,8 +88,9 @@ def _compiled_line(found: Verification) -> str:
 
 
 def _share_line(found: Verification, ours: str, base: str, rewritten: str) -> str:
-    """What the kernels and what the rewritten forward gain in a way of running; "" where it was not timed."""
-    if not {ours, base} <= {*found.ways}:
+    """What the kernels and what the rewritten forward gain in a way of running; "" where it was not timed,
+    and in compiled code that runs the original forward."""
+    if not {ours, base} <= {*found.ways} or (base == COMPILE and not found.compiled_pays):
         return ""
     title, gain = way_title(found, ours), interval_text(found.speedup(ours, base))
     if not found.runs_kernels(ours):

@@ -237,6 +237,14 @@ def test_a_gain_in_compiled_code_without_kernels_is_not_theirs() -> None:
     assert found.fastest == "optimized", "the rewritten forward alone is not delivered"
 
 
+def test_compiled_code_with_the_original_forward_has_no_share() -> None:
+    found = at_a_gain(kernels=True)
+    [session] = found.sessions
+    slow = replace(found, sessions=[{"": {**session[""], "optimized compile": [9.0] * 6}}])
+    assert not slow.compiled_pays
+    assert not any("over torch.compile" in line for line in report_lines(slow))
+
+
 def test_without_any_kernel_everything_is_the_rewritten_forwards() -> None:
     times = {"eager": [10.0] * 6, "optimized": [8.0] * 6}
     found = replace(made(), calls={}, left_out={}, failed={}, sessions=[{"": times}])
