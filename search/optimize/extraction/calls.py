@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.base.cause import first_line
+from evaluators.base.usage_error import UsageError
 from search.optimize.extraction.fragments import is_mutable, is_random
 from search.optimize.extraction.graph import CallGraph, CaptureError, capture
-from search.optimize.models.source import AlikeCall, LoadedModel
+from search.optimize.models.source import AlikeCall, LoadedModel, model_errors
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +29,13 @@ def merge_calls(models: Sequence[LoadedModel], say: Callable[[str], None]) -> li
         return list(models)
     found: list[_Group] = []
     for place, each in sorted(enumerate(models), key=lambda pair: len(pair[1].inputs())):
-        try:
-            call = _Call(each, capture(each))
-        except CaptureError as error:
-            if not each.optional:
-                return list(models)  # the error is reported where kernels are to be installed
-            say(f"not recorded: {each.shape}: {first_line(error)}")
+        graph = _captured(each)
+        if isinstance(graph, str):
+            if not each.optional:  # which is reported where kernels are to be installed
+                return _weighted([each for each in models if not each.optional])
+            say(f"not recorded: {each.shape}: {graph}")
             continue
+        call = _Call(each, graph)
         alike = ((group, own) for group in found if (own := group.first.alike(call)) is not None)
         group, own = next(alike, (None, None))
         if group is None or own is None:
@@ -42,20 +43,35 @@ def merge_calls(models: Sequence[LoadedModel], say: Callable[[str], None]) -> li
         else:
             group.alike.append(own)
             group.place = min(group.place, place)
-    total = sum(each.weight for group in found for each in group.models)
-    kept = [
-        replace(
-            group.first.model,
-            shape=group.first.model.shape if len(found) > 1 else "",
-            weight=sum(each.weight for each in group.models) / total,
-            alike=tuple(group.alike),
-        )
-        for group in sorted(found, key=lambda group: group.place)
-    ]
+    groups = sorted(found, key=lambda group: group.place)
+    kept = _weighted(
+        [replace(group.first.model, weight=group.weight, alike=tuple(group.alike)) for group in groups]
+    )
     for each in kept:
         if names := [other.model.shape for other in each.alike]:
             say(f"{each.shape or 'the model'} has the same code as {', '.join(names)}")
     return kept
+
+
+def _weighted(models: Sequence[LoadedModel]) -> list[LoadedModel]:
+    """The models with weights that sum to 1; a single one needs no name of its shape."""
+    total = sum(each.weight for each in models)
+    named = len(models) > 1
+    return [replace(each, shape=each.shape if named else "", weight=each.weight / total) for each in models]
+
+
+def _captured(model: LoadedModel) -> CallGraph | str:
+    """The model's graph, or why it has none. Raises UsageError for an error of a model that must run."""
+    try:
+        with model_errors(model.title):
+            try:
+                return capture(model)
+            except CaptureError as error:
+                return first_line(error)
+    except UsageError as error:
+        if not model.optional:
+            raise
+        return str(error)
 
 
 @dataclass(eq=False)
@@ -67,8 +83,8 @@ class _Group:
     alike: list[AlikeCall]
 
     @property
-    def models(self) -> list[LoadedModel]:
-        return [self.first.model, *(each.model for each in self.alike)]
+    def weight(self) -> float:
+        return sum(each.weight for each in (self.first.model, *(each.model for each in self.alike)))
 
 
 class _Call:

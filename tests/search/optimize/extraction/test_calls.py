@@ -156,6 +156,31 @@ def test_a_usual_call_that_cannot_be_recorded_is_left_out() -> None:
         [*map(trace_model, merge_calls(models(Counting(), *calls), print))]
 
 
+def test_a_usual_call_that_fails_is_left_out() -> None:
+    class Strict(Language):
+        def forward(self, input_ids: torch.Tensor, attention_mask: Any = None) -> Any:  # type: ignore[override]
+            if attention_mask is not None:
+                raise NotImplementedError("no masks")
+            return self.head(self.words(input_ids))
+
+    said: list[str] = []
+    calls = ({}, {"attention_mask": "ones"})
+    [found] = merge_calls(models(Strict(), *calls, optional=True), said.append)
+    assert found.shape == "" and "NotImplementedError: no masks" in said[0]
+    with pytest.raises(UsageError, match="at attention_mask=ones fails: NotImplementedError: no masks"):
+        merge_calls(models(Strict(), *calls), print)
+
+
+def test_a_model_that_cannot_be_recorded_is_profiled_at_its_own_call_alone() -> None:
+    class Counting(Language):
+        def forward(self, input_ids: torch.Tensor, attention_mask: Any = None) -> Any:  # type: ignore[override]
+            return input_ids.nonzero()
+
+    calls = ({}, {"attention_mask": "ones"})
+    [only] = merge_calls(models(Counting(), *calls, optional=True), print)
+    assert (only.shape, only.weight, len(only.inputs())) == ("", 1.0, 1)
+
+
 def test_an_unknown_argument_is_named() -> None:
     with pytest.raises(UsageError, match="no parameter attention_msk; did you mean attention_mask"):
         models(Language(), {}, {"attention_msk": "ones"})
