@@ -56,8 +56,8 @@ SMALL = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "bos_token_i
 
 
 def made(source: ModelSource, *, dtype: str | None = None, backward: bool = False) -> LoadedModel:
-    [model] = source.load(device="cpu", dtype=dtype, backward=backward, seed=0)
-    return model
+    """The model at its first call."""
+    return source.load(device="cpu", dtype=dtype, backward=backward, seed=0)[0]
 
 
 def package(name: str) -> Any:
@@ -258,7 +258,7 @@ class TestTransformers:
         [
             ("GPT2LMHeadModle", {}, "no model GPT2LMHeadModle; did you mean GPT2"),
             ("GPT2LMHeadModel", {"n_layers": 2}, "has no n_layers; did you mean n_layer"),
-            ("GPT2Config", {}, "is no model"),
+            ("GPT2Config", {}, "is not a model"),
         ],
     )
     def test_unknown_names_are_reported(self, name: str, config: dict[str, Any], why: str) -> None:
