@@ -4,11 +4,13 @@
     python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
     python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
     python -m search.optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
+    python -m search.optimize model=my_model.py 'model.calls=[{},{scale:2.0}]'
     python -m search.optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. `model.shapes` gives it several sets of inputs. The command has four stages:
+random weights. `model.shapes` gives it several sets of inputs, `model.calls` several ways of calling it. The
+command has four stages:
 
 - `profile` finds where the model's time goes.
 - `extract` turns the parts that could gain most into problems.
@@ -57,20 +59,16 @@ from search.app.resuming import restore_overrides
 from search.app.run_folders import NEW_FOLDER, page_at_the_end
 from search.campaign.__main__ import OWN as CAMPAIGN
 from search.campaign.config import SearchesConfig, check_searches
+from search.optimize.extraction.calls import merge_calls
 from search.optimize.extraction.traced_model import trace_model
+from search.optimize.installation.rehearsal import rehearse
 from search.optimize.model_config import ModelConfig, expand_name, source_of
-from search.optimize.models.source import LoadedModel, check_dtype
+from search.optimize.models.source import LoadedModel, check_dtype, resumed_at
 from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
-from search.optimize.stages import (
-    OptimizeRun,
-    check_state,
-    extract_problems,
-    find_kernels,
-    install_kernels,
-)
+from search.optimize.stages import OptimizeRun, budget_lines, extract_problems, find_kernels, install_kernels
 from search.optimize.verification.launcher import COMPILE_WAYS
 
 STAGES = ("profile", "extract", "search", "install")
@@ -111,7 +109,7 @@ class OptimizeConfig(SearchesConfig):
     compared: int = option(5, "sets of weights and inputs on which the two models are compared")
     turns: int = option(15, "timing readings for each way of running the model")
     compile: str = option("all", "torch.compile modes to time: none | default | all (adds max-autotune)")
-    verify_s: float = option(3600.0, "time limit of the verification, in seconds")
+    verify_s: float = option(3600.0, "time limit of the whole verification, in seconds")
     stop_after: str = option("install", "last stage to run: profile | extract | search | install")
     report: bool = option(True, "write profile.html")
     hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/optimize/${now:%Y-%m-%d_%H-%M-%S}"}})
@@ -148,11 +146,15 @@ def main(config: DictConfig) -> int:
     models = source.load(
         device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
     )
+    if not config.backward:
+        models = merge_calls(models, lambda line: say(console, line))
     if profile is None:
         profile = _profile(config, models, console)
         _show(config, profile, folder, console)
-    elif profile.weights != {each.shape: each.weight for each in models}:
-        raise UsageError(f"model.shapes differs from that of {shown(folder)}; start a new run")
+    else:
+        models = resumed_at(models, profile.weights)
+        if profile.weights != {each.shape: each.weight for each in models}:
+            raise UsageError(f"model.shapes differs from that of {shown(folder)}; start a new run")
     if config.stop_after == "profile":
         return 0
     if config.backward:
@@ -165,10 +167,12 @@ def main(config: DictConfig) -> int:
 async def _optimize(run: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:
     """Runs the stages after the profile."""
     traced_models = [trace_model(each) for each in models]
-    check_state(traced_models)
+    rehearse(traced_models)
     extraction = extract_problems(run, profile, traced_models)
     if run.config.stop_after == "extract":
         return 0
+    if extraction.problems:
+        run.say(*budget_lines(run, profile, traced_models, extraction))
     kernels = await find_kernels(run, profile, traced_models, extraction) if extraction.problems else {}
     if run.config.stop_after == "install":
         found = install_kernels(run, profile, traced_models, extraction, kernels)

@@ -36,6 +36,7 @@ class ProblemModel:
     name: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
     shapes: Sequence[Mapping[str, Any]] | None = None
+    calls: Sequence[Mapping[str, Any]] | None = None
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
@@ -45,7 +46,7 @@ class ProblemModel:
             problem = replace(problem, cases=read_cases(self.shapes or (), problem.source, self.name))
         except ValueError as error:
             raise UsageError(f"model={self.name}: {first_line(error)}") from error
-        return model_of_problem(problem, self.name, backward=backward, seed=seed)
+        return model_of_problem(problem, self.name, backward=backward, seed=seed, calls=self.calls)
 
 
 @dataclass
@@ -61,6 +62,11 @@ class ModelConfig:
         None,
         "several input shapes: [{batch: 1, weight: 3}, {batch: 32}] for architectures, "
         "[{sizes: {batch: 1}}, ...] for files and problems; null: the file's get_cases(); []: one shape",
+    )
+    calls: list[dict[str, Any]] | None = option(
+        None,
+        "several ways of calling: [{}, {attention_mask: ones, weight: 3}, {use_cache: false}], each with the "
+        "arguments in which it differs; null: the usual ones of transformers, the file's get_calls()",
     )
     sizes: dict[str, Any] = option({}, "module globals to replace (files and problems)")
     config: dict[str, Any] = option({}, "changes to the architecture's default config")
@@ -103,13 +109,15 @@ def source_of(config: DictConfig | Mapping[str, Any]) -> ModelSource:
         str(key): value for key, value in given_keys.items() if key != "name" and value not in (None, {})
     }
     known = {each.name for each in fields(made)} - {"name", "path"}
-    if not given.get("shapes", True) and "shapes" not in known:
-        del given["shapes"]  # shapes=[] means one shape, which every model has
+    for key in ("shapes", "calls"):
+        if not given.get(key, True) and key not in known:
+            del given[key]  # an empty list means one, which every model has
     for key in given:
         if key not in known:
             has = f"it has {', '.join(f'model.{each}' for each in sorted(known))}" if known else "it has none"
             raise UsageError(f"model={name} has no key model.{key}; {has}")
     _check_shapes(given.get("shapes") or (), [*(each for each in OF_A_SHAPE if each in known), "weight"])
+    _check_weights("calls", given.get("calls") or ())
     source: ModelSource = made(**own, **given)
     return source
 
@@ -119,6 +127,11 @@ def _check_shapes(shapes: Sequence[Mapping[str, Any]], known: Sequence[str]) -> 
     for each in shapes:
         if unknown := [key for key in each if key not in known]:
             raise UsageError(f"model.shapes has the unknown key {unknown[0]}; known are {', '.join(known)}")
+    _check_weights("shapes", shapes)
+
+
+def _check_weights(key: str, listed: Sequence[Mapping[str, Any]]) -> None:
+    for each in listed:
         weight = each.get("weight", 1)
         if not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise UsageError(f"model.shapes has the weight {weight}; it must be above 0")
+            raise UsageError(f"model.{key} has the weight {weight}; it must be above 0")

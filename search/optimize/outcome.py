@@ -9,7 +9,7 @@ from typing import Any
 
 from search.optimize.extraction.record import EXTRACTION, Extraction
 from search.optimize.profiling.record import Profile, site_patterns
-from search.optimize.verification.launcher import WAYS
+from search.optimize.verification.launcher import way_title
 from search.optimize.verification.record import EAGER, FILE, Verification
 from search.optimize.verification.summary import growth_lines, summary_lines
 
@@ -35,7 +35,7 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
             {"name": name, "weight": weight, "ways": [_way(found, way, name) for way in found.ways]}
             for name, weight in found.shapes.items()
         ],
-        "failed": {WAYS.get(way, way): why for way, why in found.failed.items()},
+        "failed": {way_title(found, way): why for way, why in found.failed.items()},
         "problems": [
             {
                 "name": each.name,
@@ -57,7 +57,7 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
 def _way(found: Verification, way: str, shape: str | None = None) -> dict[str, Any]:
     speedup, low, high = found.speedup(way, shape=shape)
     return {
-        "name": WAYS.get(way, way),
+        "name": way_title(found, way),
         "ms": found.ms(way, shape),
         "eager": way == EAGER,
         "speedup": speedup,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from search.optimize.extraction.record import ExtractedProblem, Extraction
 from search.optimize.profiling.record import Profile, site_patterns
 from search.optimize.searching import AcceptedKernel
-from search.optimize.verification.launcher import WAYS
 from search.optimize.verification.record import Verification, interval_text
 from search.optimize.verification.summary import growth_lines, report_lines
 
@@ -57,7 +56,7 @@ def readme(
         *(f"- {name}: removed: {why}" for name, why in verification.left_out.items()),
         *(f"- {name}: {why}" for name, why in extraction.left_out.items()),
     ]
-    lines = "\n".join([*report_lines(verification, WAYS), *growth_lines(verification)])
+    lines = "\n".join([*report_lines(verification), *growth_lines(verification)])
     return README.format(
         model=profile.model,
         head=f"{profile.dtype}, forward, on {profile.device_name}, torch {profile.torch}.{_shapes(profile)}",

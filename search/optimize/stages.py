@@ -6,8 +6,8 @@ import asyncio
 import gc
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,12 +28,13 @@ from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.problems import extract
 from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extraction
 from search.optimize.extraction.traced_model import TracedModel
-from search.optimize.installation.package import PACKAGE, check_sets, set_way, write_package
+from search.optimize.installation.package import PACKAGE, set_way, write_package
 from search.optimize.installation.placement import assign_places
 from search.optimize.outcome import KERNELS
 from search.optimize.profiling.record import Profile
 from search.optimize.readme import kernel_lines, problem_lines, readme
 from search.optimize.searching import (
+    MOST_ENTRIES,
     AcceptedKernel,
     LibraryAnswers,
     ModelRules,
@@ -41,8 +42,8 @@ from search.optimize.searching import (
     fastest_kernels,
     search_winner,
 )
+from search.optimize.verification.duration import expected_s, plan_line
 from search.optimize.verification.launcher import (
-    WAYS,
     VerificationError,
     VerificationTask,
     verify_in_subprocess,
@@ -68,17 +69,6 @@ class OptimizeRun:
     def say(self, *lines: str) -> None:
         """Prints lines on the console."""
         say(self.console, *lines)
-
-
-def check_state(traced_models: Sequence[TracedModel]) -> None:
-    """Raises UsageError for a model whose forward depends on or changes what `optimized/` cannot check."""
-    from search.optimize.installation.dependence import dependence_of
-
-    for each in traced_models:
-        try:
-            check_sets(dependence_of(each.model))
-        except CaptureError as error:
-            raise UsageError(f"model={each.model.title}: kernels cannot be installed: {error}") from error
 
 
 def extract_problems(run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel]) -> Extraction:
@@ -180,6 +170,45 @@ def _campaign(run: OptimizeRun, profile: Profile, extraction: Extraction, device
     )
 
 
+def verification_task(
+    run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel], *, kernels: int
+) -> VerificationTask:
+    """What is verified after the search, with this number of kernels."""
+    config = run.config
+    model = OmegaConf.to_container(config.model, resolve=True)
+    assert isinstance(model, dict)
+    task = VerificationTask(
+        model={str(key): value for key, value in model.items()},
+        device=str(config.device),
+        dtype=config.dtype,
+        seed=int(config.seed),
+        seeds=int(config.compared),
+        turns=int(config.turns),
+        ways=ways_of(str(config.compile), str(config.device)),
+        shapes=profile.weights,
+    )
+    calls = max(len(each.run.calls) for each in traced_models)
+    took_s = expected_s(task, kernels=kernels, forward_ms=profile.wall_ms, calls=calls)
+    return replace(task, expected_s=took_s)
+
+
+def budget_lines(
+    run: OptimizeRun, profile: Profile, traced_models: Sequence[TracedModel], extraction: Extraction
+) -> Iterator[str]:
+    """What the budget limits and what comes in addition to it, before anything is evaluated."""
+    limits = {unit: value for unit in LIMITS if (value := run.config.budget[unit]) is not None}
+    if limits:
+        named = ", ".join(f"budget.{unit}={value}" for unit, value in limits.items())
+        yield f"{named} limits the search alone, which ends after the evaluations that run then"
+    problems = len(extraction.problems)
+    if run.config.library.use:
+        yield f"before it: up to {MOST_ENTRIES} library kernels for each of {problems} problems"
+    if run.config.stop_after == "install":
+        task = verification_task(run, profile, traced_models, kernels=problems)
+        line = plan_line(task, task.expected_s, float(run.config.verify_s))
+        yield f"after it, if each of {problems} problems has a kernel: {line}"
+
+
 def install_kernels(
     run: OptimizeRun,
     profile: Profile,
@@ -205,20 +234,13 @@ def install_kernels(
     if not places and config.device == "cpu":
         run.say("optimized/ is not written: no kernel was found")
         return None
-    model = OmegaConf.to_container(config.model, resolve=True)
-    assert isinstance(model, dict)
-    task = VerificationTask(
-        model={str(key): value for key, value in model.items()},
-        device=str(config.device),
-        dtype=config.dtype,
-        seed=int(config.seed),
-        seeds=int(config.compared),
-        turns=int(config.turns),
-        ways=ways_of(str(config.compile), str(config.device)),
-    )
+    task = verification_task(run, profile, traced_models, kernels=len(places))
     try:
         write_package(run.folder, traced_models, sources, places)
-        run.say("comparing the model with kernels to the original")
+        run.say(
+            "comparing the model with kernels to the original: "
+            f"{plan_line(task, task.expected_s, float(config.verify_s))}"
+        )
         found = verify_in_subprocess(run.folder, task, [each.name for each in places], float(config.verify_s))
         if not found.passes:
             shutil.rmtree(run.folder / PACKAGE)
@@ -236,7 +258,7 @@ def install_kernels(
     except (CaptureError, VerificationError) as error:
         raise UsageError(f"model={profile.model}: kernels cannot be installed: {error}") from error
     kept = {each.name: kernels[each.name] for each in places if each.name not in found.left_out}
-    run.say(*report_lines(found, WAYS))
+    run.say(*report_lines(found))
     if not kept and not found.is_faster:
         shutil.rmtree(run.folder / PACKAGE)
         run.say("optimized/ is not written: nothing makes the model faster")

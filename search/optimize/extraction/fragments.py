@@ -220,6 +220,13 @@ def is_mutable(node: fx.Node) -> bool:
     return bool(schema is not None and schema.is_mutable)
 
 
+def is_random(node: fx.Node) -> bool:
+    """Whether a call draws random numbers."""
+    from torch import Tag
+
+    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
     """Names for the inputs: weights by the last part of their path, other tensors as x, y, z, x4, …"""
     taken: set[str] = set()

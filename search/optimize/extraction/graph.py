@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     import torch
     from torch import fx, nn
 
-PLAIN = (int, float, str, type(None))
-"""Types that an output may have in addition to tensors."""
+INLINED = ("torch.nn.utils.weight_norm:WeightNorm", "torch.nn.utils.spectral_norm:SpectralNorm")
+"""Hooks that only compute a weight from other weights: a recorded forward computes it, too."""
+TAKES = "tensors, numbers, strings, None, and containers and objects of them whose classes can be imported"
+"""What a recorded call may contain."""
 CONSTANT = "_constant_{}"
 """Attribute name of a tensor that is neither a weight nor made in the run."""
 
@@ -36,8 +38,7 @@ class CaptureError(Exception):
 class CallGraph:
     """A forward as a graph: the nodes of the recorded `calls` and of the tensor arguments (`inputs`), in
     order; `constants` by attribute name, which are neither weights nor made in the run; `reads`: results of
-    calls that return no tensor; the `output`'s tree (`torch.utils._pytree`) and its `leaves`, nodes or
-    values."""
+    calls that return no tensor; the `output`'s template and its tensors' nodes, the `leaves`."""
 
     graph: fx.Graph
     calls: Sequence[fx.Node]
@@ -45,7 +46,7 @@ class CallGraph:
     constants: Mapping[str, torch.Tensor]
     reads: Mapping[fx.Node, Any]
     output: Any
-    leaves: Sequence[Any]
+    leaves: Sequence[fx.Node]
 
     @property
     def operators(self) -> list[str]:
@@ -56,15 +57,31 @@ class CallGraph:
 def capture(model: LoadedModel) -> CallGraph:
     """Runs the model's forward once, without gradients. Raises CaptureError, and what the model raises."""
     import torch
-    from torch.utils._pytree import tree_flatten
 
-    builder = _Builder(model)
+    from search.optimize.models.templates import differences, finder, maker, take_apart, without_form
+
+    _check_hooks(model.module)
+    args, kwargs = model.fresh()
+    template, tensors = model.signature.call(args, kwargs)
+    if unknown := without_form(template, ""):
+        raise CaptureError(f"the argument {unknown}; a recorded call may contain {TAKES}")
+    builder = _Builder(model, tensors)
     with without_fastpath(), torch.no_grad(), builder.recording():
-        out = model.module(*model.args, **model.kwargs)
-    leaves, tree = tree_flatten(out)
-    found = [builder.node_of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
-    if strange := [each for each in leaves if not isinstance(each, (torch.Tensor, *PLAIN))]:
-        raise CaptureError(f"its output contains a {type(strange[0]).__name__}")
+        out = model.module(*args, **kwargs)
+    after, kept = model.signature.call(args, kwargs)
+    if changed := next(differences(template, after), ""):
+        raise CaptureError(f"it changes its arguments: {changed}")
+    if any(one is not other for one, other in zip(tensors, kept, strict=True)):
+        raise CaptureError("it replaces a tensor in its arguments")
+    leaves: list[torch.Tensor] = []
+    output = take_apart(out, leaves)
+    if unknown := without_form(output, "its output"):
+        raise CaptureError(f"{unknown}; a recorded output may contain {TAKES}")
+    try:
+        maker(output, finder(model.module))
+    except (LookupError, ValueError) as error:
+        raise CaptureError(f"its output cannot be made again: {error}") from error
+    found = [builder.node_of(each) for each in leaves]
     if builder.changes and builder.reads:
         raise CaptureError("it changes its inputs or weights, and reads a number from a tensor")
     builder.graph.output(found)
@@ -75,7 +92,7 @@ def capture(model: LoadedModel) -> CallGraph:
         inputs=builder.inputs,
         constants=builder.constants,
         reads=builder.reads,
-        output=tree,
+        output=output,
         leaves=found,
     )
 
@@ -93,11 +110,14 @@ def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers()), **others}
 
 
-def arguments_of(model: LoadedModel) -> tuple[list[Any], Any]:
-    """The leaves of the model's arguments and their tree (`torch.utils._pytree`)."""
-    from torch.utils._pytree import tree_flatten
+def _check_hooks(module: nn.Module) -> None:
+    """Raises CaptureError for hooks that a recorded forward would not run."""
+    from search.optimize.models.templates import hooks_of
 
-    return tree_flatten((list(model.args), dict(model.kwargs)))
+    for name, hooks in hooks_of(module).items():
+        if other := [each for each in hooks if each not in INLINED]:
+            hook = other[0].partition(":")[2]
+            raise CaptureError(f"the module {name} has the hook {hook}, which would not run; remove it first")
 
 
 def run(graph: CallGraph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict[fx.Node, torch.Tensor]:
@@ -121,8 +141,7 @@ def run(graph: CallGraph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict
                 return graph.constants[target]
             return operator.attrgetter(target)(model.module)
 
-    leaves, _ = arguments_of(model)
-    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    _, tensors = model.call()
     with torch.no_grad():
         Noting(torch.nn.Module(), graph=graph.graph).run(*tensors, enable_io_processing=False)
     return found
@@ -131,8 +150,7 @@ def run(graph: CallGraph, model: LoadedModel, wanted: Sequence[fx.Node]) -> dict
 class _Builder:
     """Grows the graph, call by call."""
 
-    def __init__(self, model: LoadedModel) -> None:
-        import torch
+    def __init__(self, model: LoadedModel, tensors: Sequence[torch.Tensor]) -> None:
         from torch import fx
         from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -144,13 +162,10 @@ class _Builder:
         """Whether a call writes to an input or weight, so that the forward cannot be restarted."""
         self._node: Any = WeakTensorKeyDictionary()
         self._written = Values()
-        leaves, _ = arguments_of(model)
-        self.inputs = [
-            self._input(each, number) for number, each in enumerate(leaves) if isinstance(each, torch.Tensor)
-        ]
+        self.inputs = [self._input(each, number) for number, each in enumerate(tensors)]
         self._weights = {tensor: name for name, tensor in reversed(weights_of(model.module).items())}
         self._places = {place: tensor for tensor in self._weights if (place := place_of(tensor)) is not None}
-        self._lasting = {place_of(each) for each in (*model.inputs(), *self._weights)} - {None}
+        self._lasting = {place_of(each) for each in (*tensors, *self._weights)} - {None}
 
     def _input(self, tensor: torch.Tensor, number: int) -> fx.Node:
         node = self.graph.placeholder(f"input_{number}")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from search.optimize.extraction.graph import CaptureError, weights_of
+from search.optimize.extraction.graph import INLINED, CaptureError, weights_of
 from search.optimize.installation.state import (
     INTERNAL,
     REGISTRIES,
@@ -45,27 +45,44 @@ class Dependence:
 
 
 def dependence_of(model: LoadedModel) -> Dependence:
-    """Runs the model. Raises CaptureError where its forward changes what the generated code cannot change,
-    and what the model raises."""
+    """Runs the model twice: what it leaves behind in the second run only is not that of another way of
+    calling. Raises CaptureError where its forward changes what the generated code cannot change, and what the
+    model raises."""
+    _run(model)
     owners = _owners(model.module)
     registered = dict(model.module.named_modules())
     before = {path: _marks(each, registered=path in registered) for path, each in owners.items()}
     watch = _Watch(owners)
-    with without_fastpath(), torch.no_grad(), watch.watching():
-        model.module(*model.args, **model.kwargs)
+    with watch.watching():
+        _run(model)
     kept = {id(each) for each in weights_of(model.module).values()}
     if any(key not in kept for key in watch.numbers):
         raise CaptureError("its forward reads numbers from a tensor with tolist() or numpy()")
     sets: list[tuple[str, str, Any]] = []
     for path, owner in owners.items():
         after = _marks(owner, registered=path in registered)
+        inlined = _set_by_hooks(owner)
         for name in dict.fromkeys([*before[path], *after, *watch.sets[id(owner)]]):
+            if name in inlined:
+                continue
             if before[path].get(name, ())[:1] != after.get(name, ())[:1]:
                 raise CaptureError(f"its forward changes the attribute {joined(path, name)}")
             if name in watch.sets[id(owner)] and name in after and path in registered:
                 value = getattr(owner, name)
                 sets += [(path, name, value)] if _is_plain(value) else []
     return _described(model.module, watch, sets)
+
+
+def _run(model: LoadedModel) -> None:
+    args, kwargs = model.fresh()
+    with without_fastpath(), torch.no_grad():
+        model.module(*args, **kwargs)
+
+
+def _set_by_hooks(owner: Any) -> set[str]:
+    """The weights that hooks of a module compute anew in every call."""
+    hooks = vars(owner)["_forward_pre_hooks"].values() if isinstance(owner, nn.Module) else ()
+    return {each.name for each in hooks if f"{type(each).__module__}:{type(each).__qualname__}" in INLINED}
 
 
 def _described(module: nn.Module, watch: _Watch, sets: Sequence[tuple[str, str, Any]]) -> Dependence:

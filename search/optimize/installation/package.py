@@ -6,38 +6,48 @@ kernel's places. Calls whose results are not read are dropped.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import math
 import operator
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Kernel
-from search.optimize.extraction.fragments import Fragment, is_mutable
-from search.optimize.extraction.graph import CaptureError, arguments_of, weights_of
+from search.optimize.extraction.fragments import Fragment, is_mutable, is_random
+from search.optimize.extraction.graph import CaptureError, weights_of
 from search.optimize.extraction.readable import FIRST, SURE, is_first_alone, readable
 from search.optimize.extraction.record import ExtractedProblem, Place
 from search.optimize.extraction.traced_model import TracedModel
+from search.optimize.models.source import AlikeCall
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx, nn
 
     from search.optimize.installation.dependence import Dependence
 
 PACKAGE = "optimized"
 MANIFEST = "manifest.json"
-RUNTIME = tuple(
-    Path(__file__).with_name(name) for name in ("runtime.py", "state.py", "kernel.py", "graphs.py")
+COPIED = (
+    "installation/runtime.py",
+    "installation/state.py",
+    "installation/kernel.py",
+    "installation/graphs.py",
+    "models/templates.py",
 )
+RUNTIME = tuple(Path(__file__).parents[1] / each for each in COPIED)
 INIT = '''"""{model}, with kernels in place of parts of its forward.
 
     from {package} import load
 
     model = load(model)  # the same model, with its weights; unload(model) restores its forward
 
-The kernels run in eval mode, under torch.no_grad(), for inputs like those in `manifest.json`. Otherwise the
+The kernels run in eval mode, under torch.no_grad(), for calls like those in `manifest.json`. Otherwise the
 original forward runs. `type(model).plan.kernels` counts each kernel's calls, `.fallbacks` the original's by
 reason.
 """
@@ -86,7 +96,7 @@ aten = torch.ops.aten
 
 def forward({arguments}):
 '''
-
+SETS = "\n\ndef {}(model):\n{}"
 ATTRIBUTES_HEAD = '''"""The plain attributes that the forward depends on; compiled code checks them."""
 
 
@@ -102,7 +112,7 @@ def write_package(
 ) -> None:
     """Writes `optimized/` into the run folder, replacing an earlier one. `traced_models`: the model at each
     input shape; `kernels`: by problem; `places`: where each problem's kernel goes. Raises OSError, and
-    CaptureError for a model whose arguments or results cannot be serialised."""
+    CaptureError for a model whose forward leaves something behind that code cannot repeat."""
     import torch
 
     from search.optimize.installation.dependence import dependence_of
@@ -114,18 +124,26 @@ def write_package(
     (place / "references").mkdir()
     model, module = traced_models[0].model, traced_models[0].model.module
     name = model.name
-    dependences = [dependence_of(each.model) for each in traced_models]
+    dependences: list[Dependence] = []
     results: dict[ExtractedProblem, int] = {}
     used: set[str] = set()
-    shapes, constants = [], []
+    shapes, constants, calls = [], [], []
     for number, traced in enumerate(traced_models):
         here = {each: [one for one in own if one.shape == number] for each, own in places.items()}
         graph, own_results = with_kernels(traced, here)
         results |= own_results
         file = FORWARD.format(f"_{number + 1}" if len(traced_models) > 1 else "")
-        code = _forward(graph, traced) + _sets(dependences[number], traced)
-        (place / file).write_text(code, encoding="utf-8")
-        shapes.append({"name": traced.model.shape, "forward": file, **_interface(traced)})
+        needs = [dependence_of(each.model) for each in _calls(traced)]
+        bodies = [_sets(each, traced) for each in needs]
+        names = _function_names(bodies)
+        code = [_forward(graph, traced), *(SETS.format(name, body) for body, name in names.items())]
+        (place / file).write_text("".join(code), encoding="utf-8")
+        shapes.append({"name": traced.model.shape, "forward": file, "output": traced.graph.output})
+        calls += [
+            {"shape": number, **_interface(call), "sets": names.get(body)}
+            for call, body in zip(_calls(traced), bodies, strict=True)
+        ]
+        dependences += needs
         read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
         constants.append({name: each for name, each in traced.graph.constants.items() if name in read})
         used |= read - {*traced.graph.constants}
@@ -142,7 +160,9 @@ def write_package(
     state = _state(module, dependences, used)
     (place / ATTRIBUTES).write_text(_attributes(dependences, traced_models[0]), encoding="utf-8")
     manifest = {
+        "parameters": model.signature.parameters,
         "shapes": shapes,
+        "calls": calls,
         "as_graph": False,
         "in_compiled": None,
         "own_in_compiled": False,
@@ -156,6 +176,8 @@ def write_package(
 
 def _state(module: nn.Module, dependences: Sequence[Dependence], used: Collection[str]) -> dict[str, Any]:
     """The fields of `RecordedState`; `used`: names of the weights that the code reads."""
+    from search.optimize.models.templates import hooks_of
+
     attributes: dict[str, dict[str, str]] = {}
     for each in dependences:
         for path, own in each.attributes.items():
@@ -168,6 +190,7 @@ def _state(module: nn.Module, dependences: Sequence[Dependence], used: Collectio
     ]
     return {
         "modules": {name: type(each).__name__ for name, each in modules.items() if name},
+        "hooks": hooks_of(module),
         "attributes": attributes,
         "filled": sorted({name for each in dependences for name in each.filled}),
         "weights": {
@@ -193,22 +216,22 @@ def _attributes(dependences: Sequence[Dependence], traced: TracedModel) -> str:
     return "\n".join([ATTRIBUTES_HEAD, *lines, "    )", ""])
 
 
-def check_sets(dependence: Dependence) -> dict[str, str]:
-    """The attributes that the forward sets, with their values as code. Raises CaptureError for values that
-    cannot be written as code."""
-    found = {}
+def _sets(dependence: Dependence, traced: TracedModel) -> str:
+    """Lines that set the attributes that the forward sets; "" where there are none. Raises CaptureError for
+    values that cannot be written as code."""
+    lines = []
     for path, name, value in dependence.sets:
         where = f"{path}.{name}" if path else name
         if (text := _literal(value)) is None:
             raise CaptureError(f"its forward sets the attribute {where} to {value!r}")
-        found[where] = text
-    return found
+        lines.append(f"    {_weight(where, traced)} = {text}\n")
+    return "".join(lines)
 
 
-def _sets(dependence: Dependence, traced: TracedModel) -> str:
-    """A function that sets the attributes that the forward sets; "" where there are none."""
-    lines = [f"    {_weight(where, traced)} = {text}" for where, text in check_sets(dependence).items()]
-    return "\n".join(["", "", "def sets(model):", *lines, ""]) if lines else ""
+def _function_names(bodies: Sequence[str]) -> dict[str, str]:
+    """A name for each function that sets attributes, by its lines: ways of calling may set different ones."""
+    different = dict.fromkeys(filter(None, bodies))
+    return {body: f"sets_{number + 1}" if number else "sets" for number, body in enumerate(different)}
 
 
 def _literal(value: Any) -> str | None:
@@ -256,24 +279,38 @@ def _forward(graph: fx.Graph, traced: TracedModel) -> str:
     return f"{HEAD.format(model=traced.model.title, arguments=', '.join(arguments))}{text}\n"
 
 
-def _interface(traced: TracedModel) -> dict[str, Any]:
-    import torch
-    from torch.utils import _pytree as pytree
+def load_package(folder: Path) -> Any:
+    """Imports the folder's `optimized/` under a unique name, because a process may load several."""
+    file = folder / PACKAGE / "__init__.py"
+    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
-    leaves, structure = arguments_of(traced.model)
-    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-    values = [None if isinstance(each, torch.Tensor) else each for each in leaves]
-    results = [each for each in traced.graph.leaves if not isinstance(each, torch.fx.Node)]
-    try:
-        json.dumps([values, results])
-        return {
-            "inputs": [[list(each.shape), _dtype(each), list(each.stride())] for each in tensors],
-            "structure": pytree.treespec_dumps(structure),
-            "values": values,
-            "output": pytree.treespec_dumps(traced.graph.output),
-        }
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise CaptureError(f"its arguments or results cannot be serialised: {error}") from error
+
+def _calls(traced: TracedModel) -> list[AlikeCall]:
+    """The ways of calling the model that run its code at this shape."""
+    model = traced.model
+    return [AlikeCall(model=model, passed=range(len(model.call()[1]))), *model.alike]
+
+
+def _interface(call: AlikeCall) -> dict[str, Any]:
+    """How the runtime knows a way of calling again."""
+    template, tensors = call.model.call()
+    return {
+        "template": template,
+        "inputs": _kinds(tensors),
+        "passed": [*call.passed],
+        "filled": [*call.filled.items()],
+    }
+
+
+def _kinds(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
+    """The shape, dtype, strides and kind of device of each tensor."""
+    return [[list(each.shape), _dtype(each), list(each.stride()), each.device.type] for each in tensors]
 
 
 def _dtype(tensor: Any) -> str:
@@ -328,20 +365,14 @@ def _drop_unread(
     follows: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         weight = node.op == "get_attr" and str(node.target) not in constants
-        begins = node.op == "placeholder" or weight or _is_random(node)
+        begins = node.op == "placeholder" or weight or is_random(node)
         follows[node] = begins or any(follows[each] for each in node.all_input_nodes)
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output") or node.users:
             continue
         changes = is_mutable(node) and node not in replaced
-        if not (changes or _is_random(node) or (node in reads and follows[node])):
+        if not (changes or is_random(node) or (node in reads and follows[node])):
             graph.erase_node(node)
-
-
-def _is_random(node: fx.Node) -> bool:
-    from torch import Tag
-
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 This file is copied unchanged into `optimized/`; it needs only torch. `forward.py`, next to it, has the calls
 of the model's forward for inputs of certain shapes and dtypes, with kernels in between; there is one such
-file per input shape. For everything else (other shapes, training, gradients, autocast) the original forward
+file per input shape. For everything else (other calls, training, gradients, autocast) the original forward
 runs.
 """
 
@@ -12,6 +12,7 @@ import collections
 import copy
 import copyreg
 import functools
+import itertools
 import json
 import logging
 import weakref
@@ -23,17 +24,19 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 
 from .graphs import ForwardGraph, NoGraphError
 from .kernel import InstalledKernel, load_kernel, load_module
 from .state import PLAIN_TENSORS, OtherStateError, RecordedState, Snapshot, sizes
+from .templates import Signature, Template, differences, finder, localized, maker, tensor_names
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.pt"
 ATTRIBUTES = "attributes.py"
+MOST_DIFFERENCES = 3
+"""Differences to a recorded call that a message names."""
 
 
 class OtherValueError(Exception):
@@ -48,50 +51,73 @@ def check(value: Any, expected: Any) -> None:
 
 @dataclass(eq=False)
 class ForwardShape:
-    """Replaces the forward for arguments of one shape by `forward`, which also reads `constants`. `inputs`:
-    shape, dtype, strides and device of each tensor argument; `structure` and `values`: the tree of the
-    arguments and its leaves, None for a tensor; `output`: the tree of the results; `sets`: sets the model's
-    attributes that the forward sets."""
+    """The code for arguments of one shape: `forward`, which also reads `constants`. `output` makes the
+    results from its tensors."""
 
     name: str
     forward: Callable[..., Sequence[Any]]
     constants: Mapping[str, torch.Tensor]
-    inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
-    structure: Any
-    values: Sequence[Any]
-    output: Any
-    sets: Callable[[nn.Module], None] | None = None
+    output: Callable[[Sequence[Any]], Any]
     graphs: weakref.WeakKeyDictionary[nn.Module, ForwardGraph | NoGraphError] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     """Each model's CUDA graph, or why it cannot be recorded."""
 
-    def why_not(self, leaves: Sequence[Any], structure: Any) -> str:
+
+@dataclass(eq=False)
+class KnownCall:
+    """A way of calling the model that runs the code of a `shape`. `inputs`: shape, dtype, strides and device
+    of each of its tensors. `passed`: the numbers of the tensors that the code takes. `filled`: the value that
+    all elements of a tensor must have, by the tensor's number: a mask of ones, which the code never reads.
+    `sets`: sets the model's attributes that the forward sets."""
+
+    template: Template
+    inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
+    shape: ForwardShape
+    passed: Sequence[int]
+    filled: Mapping[int, float] = field(default_factory=dict)
+    sets: Callable[[nn.Module], None] | None = None
+
+    def why_not(self, template: Template, tensors: Sequence[torch.Tensor]) -> str:
         """Why the code is not for these arguments; "" if it is."""
-        if structure != self.structure:
-            return f"other arguments than {self.structure}"
-        wanted = iter(self.inputs)
-        for leaf, value in zip(leaves, self.values, strict=True):
-            if not isinstance(leaf, torch.Tensor):
-                if type(leaf) is not type(value) or leaf != value:
-                    return f"the argument {leaf!r} in place of {value!r}"
-                continue
-            if value is not None:
-                return f"a tensor in place of {value!r}"
-            if why := _other_tensor(leaf, *next(wanted)):
-                return why
+        if template != self.template:
+            found = list(differences(self.template, template))
+            more = f"; {len(found) - MOST_DIFFERENCES} more" if len(found) > MOST_DIFFERENCES else ""
+            return f"no recorded call is like this one: {'; '.join(found[:MOST_DIFFERENCES])}{more}"
+        for number, (tensor, expected) in enumerate(zip(tensors, self.inputs, strict=True)):
+            if why := _other_tensor(tensor, *expected):
+                return f"{tensor_names(template)[number]} is {why}"
+        for number, value in self.filled.items():
+            if torch.compiler.is_compiling() or _is_capturing(tensors[number].device):
+                name = tensor_names(template)[number]
+                return f"{name} cannot be read in compiled code or while a CUDA graph is recorded"
+            if not bool((tensors[number] == value).all()):
+                return f"{tensor_names(template)[number]} has other elements than {value:g}"
         return ""
+
+    def differs_by(self, template: Template, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """How far this call is from another one: differences of the templates, then of the sizes."""
+        sizes = zip(tensors, self.inputs, strict=False)
+        others = sum(tensor.shape != shape for tensor, (shape, *_) in sizes)
+        return sum(1 for _ in differences(self.template, template)), others
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @dataclass(eq=False)
 class ForwardPlan:
-    """Replaces a model's forward: the code by the sizes of the tensor arguments (`shapes`), and the kernels
-    by name. `state`: what it depends on in the model, whose class was `own`; `attributes` reads what compiled
-    code depends on. `as_graph`: run as a CUDA graph. `own_in_compiled`: compiled code runs the
-    original forward. `slower`: kernels whose operators run instead, as a CUDA graph (`graph`) and otherwise
-    (`eager`). `fallbacks` counts calls of the original forward by reason."""
+    """Replaces a model's forward: the code at each shape, the recorded `calls` by the sizes of their tensors,
+    the forward's `signature`, and the kernels by name. `state`: what the code depends on in the model, whose
+    class was `own`; `attributes` reads what compiled code depends on. `as_graph`: run as a CUDA graph.
+    `own_in_compiled`: compiled code runs the original forward. `slower`: kernels whose operators run instead,
+    as a CUDA graph (`graph`) and otherwise (`eager`). `fallbacks` counts calls of the original forward by
+    reason."""
 
-    shapes: Mapping[tuple[torch.Size, ...], ForwardShape]
+    shapes: Sequence[ForwardShape]
+    calls: Mapping[tuple[torch.Size, ...], Sequence[KnownCall]]
+    signature: Signature
     kernels: Mapping[str, InstalledKernel]
     state: RecordedState
     own: type
@@ -107,10 +133,16 @@ class ForwardPlan:
     compiled_with: Any = None
     """The attributes when the forward was last compiled."""
 
-    def shape_of(self, tensors: Sequence[torch.Tensor]) -> ForwardShape:
-        """The code for tensors of these sizes; the first one where there is none, to say why not."""
-        found = self.shapes.get(tuple([each.shape for each in tensors]))
-        return next(iter(self.shapes.values())) if found is None else found
+    def call_of(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[KnownCall, Template, list[torch.Tensor]]:
+        """The recorded call like this one, or the one closest to it; this one's template and tensors."""
+        template, tensors = self.signature.call(args, kwargs)
+        for each in self.calls.get(tuple([each.shape for each in tensors]), ()):
+            if each.template == template:
+                return each, template, tensors
+        every = [each for own in self.calls.values() for each in own]
+        return min(every, key=lambda each: each.differs_by(template, tensors)), template, tensors
 
     def why_not(self, model: nn.Module) -> str:
         """Why the original forward must run, whatever the arguments; "" if it need not."""
@@ -147,7 +179,7 @@ class ForwardPlan:
 
         if torch.compiler.is_compiling():
             return forward(*tensors, way="compiled")
-        if self.state.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if _is_capturing(self.state.device):
             return forward(*tensors)
         if not self.as_graph:
             return forward(*tensors, way="eager")
@@ -190,16 +222,16 @@ def _other_tensor(
 ) -> str:
     """How a tensor differs from the recorded argument; "" if it does not."""
     if type(tensor) not in PLAIN_TENSORS:
-        return f"an argument is a {type(tensor).__name__}, not a plain tensor"
+        return f"a {type(tensor).__name__}, not a plain tensor"
     if tensor.layout is not torch.strided:
-        return f"an argument has the layout {tensor.layout}"
+        return f"a tensor with the layout {tensor.layout}"
     if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
         found = _words(tensor.shape, tensor.dtype, tensor.device)
         return f"a tensor of {found}, not {_words(shape, dtype, device)}"
     if tensor.stride() != strides:
         return f"a tensor of {sizes(shape)} with strides {tensor.stride()}, not {strides}"
     if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):
-        return "an argument is a view that negates or conjugates another tensor"
+        return "a view that negates or conjugates another tensor"
     return ""
 
 
@@ -247,19 +279,19 @@ class Optimized(nn.Module):
             )
         ):
             return super().forward(*args, **kwargs)
-        leaves, structure = pytree.tree_flatten((list(args), kwargs))
-        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-        shape = plan.shape_of(tensors)
-        why = plan.why_not(self) or shape.why_not(leaves, structure)
+        if not (why := plan.why_not(self)):
+            call, template, tensors = plan.call_of(args, kwargs)
+            why = call.why_not(template, tensors)
         if not why:
+            given = [tensors[number] for number in call.passed]
             try:
-                found = plan.run(self, shape, tensors)
+                found = plan.run(self, call.shape, given)
             except OtherValueError as error:
                 why = str(error)
             else:
-                if shape.sets is not None:
-                    shape.sets(self)
-                return pytree.tree_unflatten(found, shape.output)
+                if call.sets is not None:
+                    call.sets(self)
+                return call.shape.output(found)
         plan.fell_back(why)
         return super().forward(*args, **kwargs)
 
@@ -297,15 +329,20 @@ def load(
         without: names of kernels to switch off.
         as_graph: whether to run the forward as a CUDA graph; None: if that was measured to be faster.
 
-    Returns the model. Raises ValueError for a model whose modules, weights or attributes differ from the
-    recorded ones or that has hooks, and what a kernel's source raises.
+    Returns the model. Raises ValueError for a model whose modules, hooks, weights, attributes or parameters
+    of the forward differ from the recorded ones, and what a kernel's source raises.
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if isinstance(model, Optimized):
         model = unload(model)
     device = torch.empty(0, device=manifest["device"]).device
-    listed = ("modules", "attributes", "filled", "weights", "tied")
+    listed = ("modules", "hooks", "attributes", "filled", "weights", "tied")
     state = RecordedState(**{name: manifest[name] for name in listed}, device=device)
+    find = finder(model)
+    parameters = manifest["parameters"]
+    signature = Signature([[*each[:2], *[localized(own, find) for own in each[2:]]] for each in parameters])
+    state.compare_modules(model)
+    _check_parameters(Signature.of(model.forward), signature)
     state.compare(model, type(model), loading=True)
     kernels = {
         each["name"]: load_kernel(folder, each["name"], int(each["results"]), device)
@@ -314,8 +351,12 @@ def load(
     for name in without:
         kernels[name].on = False
     own = type(model)
+    code = [load_module(folder / each["forward"]) for each in manifest["shapes"]]
+    shapes = _shapes(folder, manifest["shapes"], code, device, find)
     plan = ForwardPlan(
-        shapes=_shapes(folder, manifest["shapes"], device),
+        shapes=shapes,
+        calls=_calls(manifest["calls"], shapes, code, find),
+        signature=signature,
         kernels=kernels,
         state=state,
         own=own,
@@ -348,29 +389,58 @@ def _owner(model: nn.Module, weight: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _shapes(
-    folder: Path, listed: Sequence[Mapping[str, Any]], device: torch.device
-) -> dict[tuple[torch.Size, ...], ForwardShape]:
-    """The code of each shape by the sizes of its tensors."""
+    folder: Path,
+    listed: Sequence[Mapping[str, Any]],
+    code: Sequence[Any],
+    device: torch.device,
+    find: Callable[[str], Any],
+) -> list[ForwardShape]:
+    """The code of each shape. Raises ValueError for a class of the results that is not found."""
     file = folder / CONSTANTS
     constants = torch.load(file, map_location=device) if file.exists() else [{} for _ in listed]
-    found = {}
-    for each, own in zip(listed, constants, strict=True):
-        inputs = [
-            (torch.Size(shape), getattr(torch, dtype), tuple(strides), device)
-            for shape, dtype, strides in each["inputs"]
-        ]
-        code = load_module(folder / each["forward"])
-        found[tuple([shape for shape, *_ in inputs])] = ForwardShape(
-            name=each["name"],
-            forward=code.forward,
-            sets=getattr(code, "sets", None),
-            constants=own,
-            inputs=inputs,
-            structure=pytree.treespec_loads(each["structure"]),
-            values=each["values"],
-            output=pytree.treespec_loads(each["output"]),
-        )
+    found = []
+    for each, module, own in zip(listed, code, constants, strict=True):
+        try:
+            output = maker(each["output"], find)
+        except LookupError as error:
+            raise ValueError(f"the model's results cannot be made: {error}") from error
+        found.append(ForwardShape(name=each["name"], forward=module.forward, constants=own, output=output))
     return found
+
+
+def _calls(
+    listed: Sequence[Mapping[str, Any]],
+    shapes: Sequence[ForwardShape],
+    code: Sequence[Any],
+    find: Callable[[str], Any],
+) -> dict[tuple[torch.Size, ...], list[KnownCall]]:
+    """The recorded calls by the sizes of their tensors."""
+    found: dict[tuple[torch.Size, ...], list[KnownCall]] = {}
+    for each in listed:
+        inputs = [
+            (torch.Size(shape), getattr(torch, dtype), tuple(strides), torch.empty(0, device=where).device)
+            for shape, dtype, strides, where in each["inputs"]
+        ]
+        call = KnownCall(
+            template=localized(each["template"], find),
+            inputs=inputs,
+            shape=shapes[each["shape"]],
+            passed=each["passed"],
+            filled=dict(each["filled"]),
+            sets=getattr(code[each["shape"]], each["sets"]) if each["sets"] else None,
+        )
+        found.setdefault(tuple([shape for shape, *_ in inputs]), []).append(call)
+    return found
+
+
+def _check_parameters(found: Signature, wanted: Signature) -> None:
+    """Raises ValueError for a forward with other parameters or defaults."""
+    for own, each in itertools.zip_longest(found.parameters, wanted.parameters):
+        if own != each:
+            raise ValueError(
+                f"the forward has the parameter {own and own[0]}; it must have {each and each[0]}, with the "
+                "same default"
+            )
 
 
 def unload(model: nn.Module) -> nn.Module:

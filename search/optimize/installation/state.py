@@ -23,9 +23,12 @@ import torch
 from torch import nn
 from torch.nn.modules import module as every_module
 
+from .templates import hooks_in
+
 INTERNAL = frozenset(vars(nn.Module()))
 """The attributes that PyTorch keeps in every module."""
 MISSING, EMPTY, SHARED, CONTENT = "missing", ("[]", "{}"), ", the one of ", " with content "
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 CODE = f"code of Python {sys.version_info.major}.{sys.version_info.minor}"
 """Code is compared only within one version of Python."""
@@ -53,13 +56,15 @@ class OtherStateError(ValueError):
 class RecordedState:
     """What the recorded forward depends on.
 
-    `modules`: the class of each module by name. `attributes`: by the path of a module, or of an object in its
+    `modules`: the class of each module by name; `hooks`: of those with hooks that are part of the code, the
+    hooks' classes. `attributes`: by the path of a module, or of an object in its
     attributes, the text of each attribute that the forward reads. `filled`: those that the model may set
     after it is made. `weights`: shape, dtype, strides and device type of each weight that the code reads.
     `tied`: other names of these weights. `device`: where the model was recorded.
     """
 
     modules: Mapping[str, str]
+    hooks: Mapping[str, Sequence[str]]
     attributes: Mapping[str, Mapping[str, str]]
     filled: Collection[str]
     weights: Mapping[str, Sequence[Any]]
@@ -79,6 +84,10 @@ class RecordedState:
             self._compare_attributes(reader, path, path, loading)
         self._compare_calls(reader, loading)
         return reader.snapshot()
+
+    def compare_modules(self, model: nn.Module) -> None:
+        """Raises OtherStateError for a model with modules of other classes, or with other hooks."""
+        self._compare_modules(StateReader(model, type(model)), loading=True)
 
     def _compare_attributes(self, reader: StateReader, path: str, recorded: str, loading: bool) -> None:
         """Compares the owner at a path with the recorded one at a path."""
@@ -114,10 +123,19 @@ class RecordedState:
         if any(GLOBAL_HOOKS) and not loading:
             raise OtherStateError("there are hooks for all modules, which would not run")
         for name, each in reader.modules():
-            if has_hooks(vars(each)) and name:
-                raise OtherStateError(f"the module {name} has hooks, which would not run")
+            if name and self._has_other_hooks(name, each):
+                has = has_hooks(vars(each))
+                why = "has hooks, which would not run" if has else "lacks the hooks that compute its weight"
+                raise OtherStateError(f"the module {name} {why}")
             if each.training and not loading and reader.is_registered(name):
                 raise OtherStateError(f"the module {name or 'itself'} is in training mode")
+
+    def _has_other_hooks(self, name: str, module: nn.Module) -> bool:
+        own = vars(module)
+        if name not in self.hooks:
+            return has_hooks(own)
+        backward = own["_backward_hooks"] or own["_backward_pre_hooks"]
+        return bool(backward) or hooks_in(module) != self.hooks[name]
 
     def _compare_weights(self, reader: StateReader, loading: bool) -> None:
         for name, (shape, dtype, strides, device) in self.weights.items():
@@ -149,6 +167,9 @@ class Snapshot:
 
     def __init__(self, found: _Found) -> None:
         self._found = found
+        self._modules = [each for each in found.modules if not has_hooks(each)]
+        hooked = [each for each in found.modules if has_hooks(each)]
+        self._hooked = [(each, {name: dict(each[name]) for name in HOOKS}) for each in hooked]
         self._types = list(map(type, found.owners))
         self._sizes = list(map(len, found.sized))
         self._weights = [list(map(read, found.weights)) for read in _CHEAP]
@@ -158,7 +179,7 @@ class Snapshot:
         found = self._found
         if any(GLOBAL_HOOKS):
             return False
-        for own in found.modules:
+        for own in self._modules:
             if (
                 own["training"]
                 or own["_forward_hooks"]
@@ -166,6 +187,9 @@ class Snapshot:
                 or own["_backward_hooks"]
                 or own["_backward_pre_hooks"]
             ):  # written out, because a function would take twice as long
+                return False
+        for own, hooks in self._hooked:
+            if own["training"] or any(own[name] != each for name, each in hooks.items()):
                 return False
         try:
             for place, key, value in found.values:
@@ -416,12 +440,7 @@ def same_code(found: str, expected: str) -> bool:
 
 def has_hooks(own: Mapping[str, Any]) -> bool:
     """Whether a module with this dictionary has hooks that run when it is called."""
-    return bool(
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-    )
+    return any(own[name] for name in HOOKS)
 
 
 def value_text(value: Any) -> str:

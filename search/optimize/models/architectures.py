@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.reference.loading import seed_all
-from search.optimize.models.source import InputShape, LoadedModel, import_package, load_at_shapes
+from search.optimize.models.source import ONES, InputShape, LoadedModel, import_package, load_at_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,8 @@ TEXT_WIDTHS = (
 class Transformers:
     """A class of `transformers` (`GPT2LMHeadModel`). `config` changes its default config, with the KV cache
     off unless it says otherwise; `batch` and `sequence` size the inputs, `inputs` gives the shapes of further
-    ones. `labels`: also compute the loss of predicting the input ids."""
+    ones. `labels`: also compute the loss of predicting the input ids. `calls`: the arguments of each way of
+    calling; None: the usual ones."""
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Transformers:
     labels: bool = False
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     shapes: Sequence[Mapping[str, Any]] | None = None
+    calls: Sequence[Mapping[str, Any]] | None = None
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
@@ -72,7 +74,16 @@ class Transformers:
             dtype=dtype or "float32",
             backward=backward,
             seed=seed,
+            usual=self._usual_calls(made),
         )
+
+    def _usual_calls(self, made: Any) -> list[dict[str, Any]]:
+        """How users call such a model: with and without a mask of all tokens, and without a cache."""
+        takes = inspect.signature(made.forward).parameters
+        masked = made.main_input_name == "input_ids" and "attention_mask" in takes
+        masks = [{}, {"attention_mask": ONES}] if masked and "attention_mask" not in self.inputs else [{}]
+        caches = [{}, {"use_cache": False}] if "use_cache" in takes else [{}]
+        return [{**mask, **cache} for mask in masks for cache in caches]
 
     def _config(self, config_class: Any, name: str) -> Any:
         """The changed default config. Raises UsageError for an unknown key."""
@@ -127,6 +138,7 @@ class Torchvision:
     batch: int = 1
     image: int = 224
     shapes: Sequence[Mapping[str, Any]] | None = None
+    calls: Sequence[Mapping[str, Any]] | None = None
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
@@ -166,6 +178,7 @@ class Diffusers:
     sample: int | None = None
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     shapes: Sequence[Mapping[str, Any]] | None = None
+    calls: Sequence[Mapping[str, Any]] | None = None
 
     def load(self, *, device: str, dtype: str | None, backward: bool, seed: int) -> list[LoadedModel]:
         """See `ModelSource`."""
@@ -249,13 +262,21 @@ def _load(
     dtype: str,
     backward: bool,
     seed: int,
+    usual: Sequence[Mapping[str, Any]] = ({},),
 ) -> list[LoadedModel]:
-    """Makes the model and, with `draw_inputs`, its arguments at each shape of the source."""
+    """Makes the model and, with `draw_inputs`, its arguments at each shape of the source, in its ways of
+    calling (None: the `usual` ones, of which those that cannot be recorded are left out)."""
     draw = InputDraw(device, dtype)
+    calls, optional = (usual, True) if source.calls is None else (source.calls or ({},), False)
     return load_at_shapes(
         name,
         lambda: build_on_device(make, device=device, dtype=dtype, seed=seed),
-        shapes_of(source, lambda one: InputShape(inputs=lambda module: draw_inputs(one, module, draw))),
+        shapes_of(
+            source,
+            lambda one: InputShape(
+                inputs=lambda module: draw_inputs(one, module, draw), calls=calls, optional=optional
+            ),
+        ),
         device=device,
         dtype=dtype,
         backward=backward,

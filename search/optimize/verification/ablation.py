@@ -25,9 +25,9 @@ def ablation_speedups(
     both as CUDA graphs. A kernel with which no graph can be recorded is left out, and `say` gets the reason.
     """
     found = {}
-    for name, kernel in plan_of(models[0]).kernels.items():
-        if not kernel.on:
-            continue
+    kernels = {name: kernel for name, kernel in plan_of(models[0]).kernels.items() if kernel.on}
+    for number, (name, kernel) in enumerate(kernels.items(), 1):
+        say(f"kernel {number} of {len(kernels)} in its place: {name}")
         try:
             cases = [_case(each, kernel, as_graph) for each in models]
             found[name] = interleaved_speedup(cases, models[0].device, turns)
@@ -49,7 +49,6 @@ def _case(model: LoadedModel, kernel: Any, as_graph: bool) -> TimedPair:
         if not as_graph:
             return run
         kernel.on = on
-        graph = record_graph(model)
-        return lambda: graph(*model.inputs())
+        return record_graph(model)
 
     return TimedPair(weight=model.weight, ours=way(True), theirs=way(False))

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import hashlib
-import importlib.util
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.base.cause import first_line
 from evaluators.reference.containers import tensors_in
 from search.optimize.extraction.record import EXTRACTION, Extraction
-from search.optimize.installation.package import PACKAGE
+from search.optimize.installation.package import load_package
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
 from search.optimize.verification.errors import allowed_error, error_of, find_guilty
@@ -37,8 +36,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> Verification:
-    """Verifies in this process. Raises what the model raises, and ValueError for another model's package."""
+def verify(
+    folder: Path,
+    task: VerificationTask,
+    say: Callable[[str], None],
+    on_compared: Callable[[Verification], None] = lambda found: None,
+) -> Verification:
+    """Verifies in this process; `on_compared` gets the result of the comparison before anything is timed.
+    Raises what the model raises, and ValueError for another model's package."""
     package = load_package(folder)
     result = Verification(checks=(), calls={}, left_out=task.without)
     if task.seeds:
@@ -46,6 +51,8 @@ def verify(folder: Path, task: VerificationTask, say: Callable[[str], None]) -> 
         gc.collect()
     if not task.ways or (task.seeds and not result.passes):
         return result
+    if task.seeds:
+        on_compared(result)
     return time_model(package, task, result, say)
 
 
@@ -55,7 +62,8 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
     while True:
         checks = []
         before = result.left_out
-        for seed in range(task.seed, task.seed + task.seeds):
+        for number, seed in enumerate(range(task.seed, task.seed + task.seeds), 1):
+            say(f"comparing: set {number} of {task.seeds}")
             cases = _cases(package, task, seed)
             left = [each for each in cases[0].kernels if each not in result.left_out]
             if found := find_guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
@@ -77,20 +85,7 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
                     shapes={each.model.shape: each.model.weight for each in cases},
                 )
         if result.left_out == before:
-            say(f"compared on {task.seeds} sets of weights and inputs")
             return replace(result, checks=checks)
-
-
-def load_package(folder: Path) -> Any:
-    """Imports the folder's `optimized/` under a unique name, because a process may load several."""
-    file = folder / PACKAGE / "__init__.py"
-    name = f"{PACKAGE}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _cases(package: Any, task: VerificationTask, seed: int) -> list[_Case]:
@@ -270,9 +265,16 @@ def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
         return []
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def progress(expected_s: float) -> Callable[[str], None]:
+    """A function that prints lines with the time since now, next to the expected one."""
+    start = time.monotonic()
+    expected = f" of about {expected_s:.0f}" if expected_s else ""
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"[{time.monotonic() - start:.0f}{expected} s] {line}\n")
+        sys.stdout.flush()
+
+    return say
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -280,7 +282,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     task = VerificationTask(**json.loads((folder / TASK).read_text()))
     task = replace(task, source=source_of(task.model))
-    verify(folder, task, _say).write(folder / RESULT)
+    say = progress(task.expected_s)
+    verify(folder, task, say, lambda compared: compared.write(folder / RESULT)).write(folder / RESULT)
     return 0
 
 

@@ -33,6 +33,7 @@ def compiled_speedups(
         own = [(each.weight, inputs[name]) for each, inputs in pairs if name in inputs]
         if not kernel.on or not own:
             continue
+        say(f"kernel in compiled code: {name}")
         torch._dynamo.reset()  # compile each kernel anew, however many there are
         try:
             found[name] = _speedup(kernel, own, models[0].device, turns)

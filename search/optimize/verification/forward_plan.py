@@ -14,10 +14,12 @@ def plan_of(model: LoadedModel) -> Any:
     return type(model.module).plan  # type: ignore[attr-defined]
 
 
-def record_graph(model: LoadedModel) -> Any:
-    """Records the forward as a CUDA graph that takes the model's inputs. Raises NoGraphError."""
+def record_graph(model: LoadedModel) -> Callable[[], Any]:
+    """Records the forward as a CUDA graph; returns a function that replays it with the model's inputs. Raises
+    NoGraphError."""
     plan = plan_of(model)
-    graphs = plan.shape_of(model.inputs()).graphs
+    call, _, tensors = plan.call_of(model.args, model.kwargs)
+    graphs, given = call.shape.graphs, [tensors[number] for number in call.passed]
     graphs.pop(model.module, None)
     plan.as_graph = True
     try:
@@ -27,7 +29,7 @@ def record_graph(model: LoadedModel) -> Any:
     found = graphs[model.module]
     if isinstance(found, Exception):
         raise found
-    return found
+    return lambda: found(*given)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import TRACEBACK
 from evaluators.records.problem import content_id
 from search.optimize.installation.package import PACKAGE
-from search.optimize.models.source import LoadedModel, ModelSource
+from search.optimize.models.source import LoadedModel, ModelSource, at_shapes
 from search.optimize.verification.errors import find_guilty
 from search.optimize.verification.record import (
     COMPILE,
@@ -27,6 +28,7 @@ from search.optimize.verification.record import (
     OPTIMIZED,
     OPTIMIZED_GRAPH,
     REDUCED,
+    REWRITTEN,
     Verification,
 )
 
@@ -37,42 +39,65 @@ UNTUNED = "verification_untuned_"
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 """Matches the start of the traceback line that names the exception."""
 TUNED = "max-autotune"
+TIMING = "timing"
+"""The key of `Verification.failed` for a verification that only compared the model."""
 WAYS = {
     EAGER: "eager",
+    REWRITTEN: "rewritten forward, no kernel",
     OPTIMIZED: "with the kernels",
     GRAPH: "CUDA graph",
     OPTIMIZED_GRAPH: "with the kernels, CUDA graph",
     COMPILE: "torch.compile",
+    f"{REWRITTEN} {COMPILE}": "rewritten forward, torch.compile",
     f"{OPTIMIZED} {COMPILE}": "with the kernels, torch.compile",
     REDUCED: "torch.compile, reduce-overhead",
     f"{OPTIMIZED} {REDUCED}": "with the kernels, reduce-overhead",
     TUNED: "torch.compile, max-autotune",
 }
 """The ways of running a model, with their titles."""
-COMPILE_WAYS = {
-    "none": (),
-    "default": tuple(itertools.chain(*COMPILED_PAIRS)),
-    "all": (*itertools.chain(*COMPILED_PAIRS), TUNED),
-}
+COMPILED = (f"{REWRITTEN} {COMPILE}", *itertools.chain(*COMPILED_PAIRS))
+COMPILE_WAYS = {"none": (), "default": COMPILED, "all": (*COMPILED, TUNED)}
 """The ways of compiling the model that are timed, by the value of `compile=`."""
 
 
 def ways_of(compile: str, device: str) -> list[str]:
     """The ways of running a model that are timed on a device; those that use CUDA graphs need a GPU."""
-    ways = [EAGER, OPTIMIZED, GRAPH, OPTIMIZED_GRAPH, *COMPILE_WAYS[compile]]
+    ways = [EAGER, REWRITTEN, OPTIMIZED, GRAPH, OPTIMIZED_GRAPH, *COMPILE_WAYS[compile]]
     return [way for way in ways if device == "cuda" or not (GRAPH in way or REDUCED in way)]
+
+
+def way_title(found: Verification, way: str) -> str:
+    """The title of a way: where no kernel runs in it, it does not name the kernels."""
+    title = WAYS.get(way, way)
+    return title if found.runs_kernels(way) else title.replace(WAYS[OPTIMIZED], "rewritten forward")
 
 
 class VerificationError(Exception):
     """The model could not be verified; the message says why, in one line."""
 
 
+class TimeLimit:
+    """The time that a whole verification may take, over all of its processes, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._end = seconds, time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end, at least 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def __str__(self) -> str:
+        return f"it took longer than verify_s={self.seconds:.0f} s"
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerificationTask:
     """What the child process is to verify: the model (fields of a `ModelConfig`) on `seeds` sets of weights
     and inputs, `turns` timing readings for each of the `ways`. `without`: kernels that stay off, with the
-    reason. `in_place`: what is known of `Verification.in_place`. `source`: loads the model; only the child
-    sets it."""
+    reason. `in_place`: what is known of `Verification.in_place`. `shapes`: weights of the shapes, by name;
+    None: all that the source has. `expected_s`: about how long it takes, for its progress. `source`: loads
+    the model; only the child sets it."""
 
     model: Mapping[str, Any]
     device: str
@@ -83,12 +108,15 @@ class VerificationTask:
     ways: Sequence[str] = tuple(WAYS)
     without: Mapping[str, str] = field(default_factory=dict)
     in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    shapes: Mapping[str, float] | None = None
+    expected_s: float = 0.0
     source: ModelSource | None = None
 
     def load(self, seed: int) -> list[LoadedModel]:
         """Loads the model at each of its shapes, with weights and inputs drawn from this seed."""
         assert self.source is not None
-        return self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+        models = self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+        return models if self.shapes is None else at_shapes(models, self.shapes)
 
 
 def verify_in_subprocess(
@@ -96,12 +124,13 @@ def verify_in_subprocess(
 ) -> Verification:
     """Verifies the folder's `optimized/`, which has the kernels of these names.
 
-    A kernel that crashes the child is found by bisection and left out. Max-autotune runs in a second child,
+    All of it takes at most `timeout_s`: a model that was compared by then is delivered without times. A
+    kernel that crashes the child is found by bisection and left out. Max-autotune runs in a second child,
     because it may take longer than everything else; the results before it are kept, so that an interrupted
     verification continues there. Raises VerificationError.
     """
     (folder / FILE).unlink(missing_ok=True)
-    found = _verify_all_ways(folder, task, names, timeout_s)
+    found = _verify_all_ways(folder, task, names, TimeLimit(timeout_s))
     found.write(folder / FILE)  # last: this file marks the model as verified
     for each in folder.glob(f"{UNTUNED}*"):
         each.unlink()
@@ -109,22 +138,22 @@ def verify_in_subprocess(
 
 
 def _verify_all_ways(
-    folder: Path, task: VerificationTask, names: Sequence[str], timeout_s: float
+    folder: Path, task: VerificationTask, names: Sequence[str], limit: TimeLimit
 ) -> Verification:
     if TUNED not in task.ways:
-        return _verify(folder, task, names, timeout_s)
+        return _verify(folder, task, names, limit)
     untuned = replace(task, ways=[way for way in task.ways if way != TUNED])
     kept = folder / f"{UNTUNED}{_digest(folder, untuned)}.json"
     if kept.exists():
         found = Verification.read(kept)
     else:
-        found = _verify(folder, untuned, names, timeout_s)
-        if not found.passes:
+        found = _verify(folder, untuned, names, limit)
+        if not found.passes or TIMING in found.failed:
             return found
         found.write(kept)
     ways = (EAGER, OPTIMIZED, TUNED)
     tuning = replace(task, seeds=0, ways=ways, without=found.left_out, in_place=found.in_place)
-    tuned = _run_child(folder, tuning, timeout_s)
+    tuned = _run_child(folder, tuning, limit)
     if isinstance(tuned, str):
         return replace(found, failed={**found.failed, TUNED: tuned})
     return replace(
@@ -137,46 +166,53 @@ def _digest(folder: Path, task: VerificationTask) -> str:
     package = folder / PACKAGE
     files = [each for each in sorted(package.rglob("*.*")) if each.suffix in (".py", ".json")]
     texts = ((str(each.relative_to(package)), each.read_text()) for each in files)
-    return content_id(json.dumps(asdict(task)), *itertools.chain(*texts))
+    return content_id(json.dumps(asdict(replace(task, expected_s=0.0))), *itertools.chain(*texts))
 
 
-def _verify(folder: Path, task: VerificationTask, names: Sequence[str], timeout_s: float) -> Verification:
+def _verify(folder: Path, task: VerificationTask, names: Sequence[str], limit: TimeLimit) -> Verification:
     """Runs the child, without CUDA graphs or crashing kernels where needed. A crash while CUDA graphs are
     timed removes no kernel: the graph itself may be the cause."""
-    found = _run_child(folder, task, timeout_s)
+    found = _run_child(folder, task, limit)
     if isinstance(found, Verification):
         return found
     died = found
+    if not limit.left:
+        raise VerificationError(f"{died}; raise it, or lower compared, turns or the ways of compile=")
     if OPTIMIZED_GRAPH in task.ways:
         graphs = [way for way in task.ways if way in (GRAPH, OPTIMIZED_GRAPH)]
         without = replace(task, ways=[way for way in task.ways if way not in graphs])
-        found = _verify(folder, without, names, timeout_s)
+        found = _verify(folder, without, names, limit)
         return replace(found, failed={**found.failed, **dict.fromkeys(graphs, died)})
     smoke = replace(task, seeds=1, ways=())
 
     def dies(some: Sequence[str]) -> bool:
         off = {name: "" for name in names if name not in some}
-        return isinstance(_run_child(folder, replace(smoke, without={**off, **task.without}), timeout_s), str)
+        return isinstance(_run_child(folder, replace(smoke, without={**off, **task.without}), limit), str)
 
     tried = [name for name in names if name not in task.without]
     out = dict.fromkeys(find_guilty(tried, dies), f"it crashes the process: {died}")
     if not out or dies([]):
         raise VerificationError(f"the model's process ended: {died}")
-    found = _run_child(folder, replace(task, without={**task.without, **out}), timeout_s)
+    found = _run_child(folder, replace(task, without={**task.without, **out}), limit)
     if isinstance(found, str):
         raise VerificationError(f"the model's process ended: {found}")
     return found
 
 
-def _run_child(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
-    """Runs the child; returns its result, or how it failed."""
+def _run_child(folder: Path, task: VerificationTask, limit: TimeLimit) -> Verification | str:
+    """Runs the child; returns its result, or how it failed. A child whose time is up may have compared the
+    model: that is its result, in which the timing failed."""
     write_atomically(folder / TASK, json.dumps(asdict(task)))
     (folder / RESULT).unlink(missing_ok=True)
     command = [sys.executable, "-m", "search.optimize.verification.child_process", str(folder)]
     try:
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=limit.left, check=False)
     except subprocess.TimeoutExpired:
-        return f"it took longer than {timeout_s:.0f} s"
+        if not (folder / RESULT).exists():
+            return str(limit)
+        found = Verification.read(folder / RESULT)
+        (folder / RESULT).unlink()
+        return replace(found, failed={**found.failed, TIMING: str(limit)})
     if done.returncode == 0 and (folder / RESULT).exists():
         found = Verification.read(folder / RESULT)
         (folder / RESULT).unlink()

@@ -13,13 +13,14 @@ from search.optimize.verification.ablation import ablation_speedups
 from search.optimize.verification.compiled_code import compiled_speedups
 from search.optimize.verification.forward_plan import plan_of, record_graph
 from search.optimize.verification.interleaved import time_interleaved, warm
-from search.optimize.verification.launcher import TUNED, WAYS, VerificationTask
+from search.optimize.verification.launcher import TUNED, WAYS, VerificationTask, way_title
 from search.optimize.verification.record import (
     COMPILED_PAIRS,
     GRAPH,
     OPTIMIZED,
     OPTIMIZED_GRAPH,
     REDUCED,
+    REWRITTEN,
     Verification,
 )
 
@@ -48,9 +49,11 @@ def time_model(
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
     failed = dict(compared.failed)
     for way in (each for each in task.ways if each not in failed):
-        say(f"{WAYS[way]}: warming up")
+        if way.startswith(REWRITTEN) and not compared.runs_kernels(way.replace(REWRITTEN, OPTIMIZED)):
+            continue  # it is the same as the way with the kernels
+        say(f"{way_title(compared, way)}: warming up")
         try:
-            own = _warmed_runs(way, fast if way.startswith(OPTIMIZED) else plain)
+            own = _warmed_runs(way, fast if way.startswith((OPTIMIZED, REWRITTEN)) else plain)
             runs |= {(shape, way): run for shape, run in own.items()}
         except Exception as error:  # from the compiler, or from the code it made
             failed[way] = f"{type(error).__name__}: {first_line(error)}"
@@ -101,9 +104,26 @@ def _warmed_runs(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[
     elif REDUCED in way or way == TUNED:
         module = torch.compile(module, mode=REDUCED if REDUCED in way else TUNED, dynamic=dynamic)
     runs = {each.shape: replace(each, module=module).run for each in models}
+    if way.startswith(REWRITTEN):
+        runs = {shape: _without_kernels(models[0], run) for shape, run in runs.items()}
     for run in runs.values():
         warm(run)
     return runs
+
+
+def _without_kernels(model: LoadedModel, run: Callable[[], Any]) -> Callable[[], Any]:
+    """The same function with the operators in place of all kernels."""
+    plan = plan_of(model)
+    off = {key: [*plan.kernels] for key in ("eager", "compiled")}
+
+    def operators() -> Any:
+        before, plan.slower = plan.slower, off
+        try:
+            return run()
+        finally:
+            plan.slower = before
+
+    return operators
 
 
 def _as_graph(way: str, model: LoadedModel) -> Callable[[], Any]:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from search.optimize.verification.launcher import way_title
 from search.optimize.verification.record import (
+    COMPILE,
     EAGER,
     OPTIMIZED,
     OPTIMIZED_GRAPH,
+    REWRITTEN,
     Verification,
     interval_text,
 )
 
+SHARES = (
+    (OPTIMIZED, EAGER, REWRITTEN),
+    (f"{OPTIMIZED} {COMPILE}", COMPILE, f"{REWRITTEN} {COMPILE}"),
+)
+"""With the kernels, the original in the same way, and the rewritten forward without kernels."""
 
-def report_lines(found: Verification, titles: Mapping[str, str]) -> list[str]:
-    """The whole verification, one line each; `titles` names the ways of running the model."""
+
+def report_lines(found: Verification) -> list[str]:
+    """The whole verification, one line each."""
     lines = summary_lines(found)
     if len(found.shapes) > 1 and found.ways:
         for shape, weight in found.shapes.items():
-            lines += [f"at {shape}, {weight:.0%} of the calls:", *_times(found, titles, shape)]
+            lines += [f"at {shape}, {weight:.0%} of the calls:", *_times(found, shape)]
         lines.append("weighted average:")
-    lines += _times(found, titles)
+    lines += _times(found)
     if found.ways:
-        lines.append(f"the fastest way: {titles.get(found.fastest, found.fastest)}")
-    return lines + [f"{titles.get(way, way):<34} failed: {why}" for way, why in found.failed.items()]
+        lines.append(f"the fastest way: {way_title(found, found.fastest)}")
+    lines += [line for ways in SHARES if (line := _share_line(found, *ways))]
+    return lines + [f"{way_title(found, way):<34} failed: {why}" for way, why in found.failed.items()]
 
 
 def summary_lines(found: Verification) -> list[str]:
@@ -73,13 +83,30 @@ def _compiled_line(found: Verification) -> str:
         return "in compiled code the original forward runs, because it is faster there"
     used = [f"{name} {interval_text(found.over_compiled[name])}" for name in found.faster_compiled]
     left = len(found.over_compiled) - len(used)
-    line = f"kernels in compiled code: {', '.join(used) or 'none'}"
+    line = f"kernels in compiled code: {', '.join(used)}" if used else "in compiled code no kernel runs"
     return line + (f"; {left} no faster than the compiler's code" if left else "")
 
 
-def _times(found: Verification, titles: Mapping[str, str], shape: str | None = None) -> Iterator[str]:
+def _share_line(found: Verification, ours: str, base: str, rewritten: str) -> str:
+    """What the kernels and what the rewritten forward gain in a way of running; "" where it was not timed,
+    and in compiled code that runs the original forward."""
+    if not {ours, base} <= {*found.ways} or (base == COMPILE and not found.compiled_pays):
+        return ""
+    title, gain = way_title(found, ours), interval_text(found.speedup(ours, base))
+    if not found.runs_kernels(ours):
+        return f"{title}: no kernel runs; {gain} over {way_title(found, base)} is the rewritten forward's"
+    if rewritten not in found.ways:
+        return ""
+    kernels, code = (interval_text(found.speedup(*ways)) for ways in ((ours, rewritten), (rewritten, base)))
+    return (
+        f"{title}: {gain} over {way_title(found, base)}, "
+        f"of which {kernels} is the kernels' and {code} the rewritten forward's"
+    )
+
+
+def _times(found: Verification, shape: str | None = None) -> Iterator[str]:
     """A line for each way of running the model."""
     for way in found.ways:
         speedup, low, high = found.speedup(way, shape=shape)
         over = "" if way == EAGER else f"  {speedup:.3f}x [{low:.3f}, {high:.3f}]"
-        yield f"{titles.get(way, way):<34} {found.ms(way, shape):9.3f} ms{over}"
+        yield f"{way_title(found, way):<34} {found.ms(way, shape):9.3f} ms{over}"

@@ -15,12 +15,11 @@ from torch.nn import functional
 from search.optimize.extraction.problems import extract
 from search.optimize.extraction.record import ExtractedProblem
 from search.optimize.extraction.traced_model import trace_model
-from search.optimize.installation.package import write_package
+from search.optimize.installation.package import load_package, write_package
 from search.optimize.installation.placement import assign_places
 from search.optimize.models.source import LoadedModel
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.profile import profile_of
-from search.optimize.verification.child_process import load_package
 from tests.search.optimize.example_models import FAST, Function, equally_long, loaded, rand
 from tests.search.optimize.installation.test_package import kernels_of, plan
 from tests.search.optimize.networks import (

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from evaluators.app.command import compose_config
 from evaluators.records.problem import Kernel
@@ -23,10 +24,12 @@ from search.optimize.profile_page import read_profile, write_page
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
 from search.optimize.searching import AcceptedKernel
-from search.optimize.stages import OptimizeRun
+from search.optimize.stages import OptimizeRun, budget_lines
 from search.optimize.verification.launcher import VerificationTask
 from search.optimize.verification.record import ModelCheck, Verification
-from tests.search.optimize.example_models import PEAKS
+from tests.search.optimize.example_models import PEAKS, Mlp, rand
+from tests.search.optimize.extraction.test_problems import profile_of
+from tests.search.optimize.extraction.traced_models import traced
 from tests.search.optimize.models.test_source import SOURCE
 
 
@@ -115,10 +118,70 @@ def test_a_model_is_delivered_with_kernels(
     assert (folder / "profile.json").read_text() == before, "a resumed run is not profiled again"
     assert "same outputs on 2 sets of weights and inputs" in said and "with the kernels" in said
     verification = Verification.read(folder / "verification.json")
-    assert verification.passes and verification.ways == ["eager", "optimized"]
+    assert verification.passes and verification.ways == ["eager", "rewritten", "optimized"]
     readme = (folder / "optimized" / "README.md").read_text()
     assert "| `kernels/1_addmm.py` (triton) | addmm | 1 | fc |" in readme
     assert json.loads((folder / "kernels.json").read_text())["1_addmm"]["low"] == 1.5
+
+
+def test_the_budget_names_what_it_limits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["model=my_model.py", "device=cpu", "budget.seconds=60", "budget.evaluations=8", "compared=2"]
+    config = compose_config(OptimizeConfig, expand(given).overrides)
+    run = OptimizeRun(folder=place, config=config, shared=(), console=Console())
+    made = traced(Mlp(), rand(4, 8))
+    lines = [*budget_lines(run, profile_of(made), [made], Extraction(problems=[], left_out={}))]
+    assert lines[0].startswith("budget.evaluations=8, budget.seconds=60.0 limits the search alone")
+    assert "library kernels" in lines[1] and "compare the model on 2 sets" in lines[2]
+    config.stop_after = "search"
+    config.budget.seconds = config.budget.evaluations = None
+    assert len([*budget_lines(run, profile_of(made), [made], Extraction(problems=[], left_out={}))]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            ("return [torch.rand(rows, 8)]", "return [torch.rand(rows, 8), torch.Generator()]"),
+            "the argument how is a Generator; a recorded call may contain tensors, numbers",
+        ),
+        (("return self.drop(self.fc(x))", "return {'made': map(abs, [x])}"), "its output['made'] is a map"),
+        (
+            ("self.drop = ", "self.fc.register_forward_hook(print)\n        self.drop = "),
+            "the module fc has the hook print, which would not run; remove it first",
+        ),
+        (
+            (
+                "return self.drop(self.fc(x))",
+                "self.n = getattr(self, 'n', 0) + 1; return self.fc(x) * self.n",
+            ),
+            "its forward changes the attribute n",
+        ),
+        (
+            (
+                "self.drop = ",
+                "self.register_forward_pre_hook(lambda _, given: (given[0] * 2,))\n        self.drop = ",
+            ),
+            "its forward as code has different results: other numbers",
+        ),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_before_the_search(
+    changed: tuple[str, str],
+    why: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def searched(*given: object) -> None:
+        raise AssertionError("nothing is evaluated")
+
+    monkeypatch.setattr(optimize, "find_kernels", searched)
+    source = SOURCE.replace("forward(self, x)", "forward(self, x, how=None)").replace(*changed)
+    (place / "my_model.py").write_text(source)
+    given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
+    assert main([*given, "budget.evaluations=99"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"search.optimize: model=my_model.py: kernels cannot be installed: {why}")
 
 
 SHAPES = "model.shapes=[{sizes:{rows:2},weight:3},{sizes:{rows:5}}]"
@@ -224,7 +287,7 @@ def test_the_settings_of_a_model() -> None:
         (["model=my_model.py", "itterations=3"], "unknown key itterations; did you mean iterations?"),
         (
             ["model=my_model.py", "model.batch=2"],
-            "model=my_model.py has no key model.batch; it has model.shapes, model.sizes",
+            "model=my_model.py has no key model.batch; it has model.calls, model.shapes, model.sizes",
         ),
         (
             ["model=my_model", "model.shapes=[{batch:2}]"],
@@ -235,6 +298,8 @@ def test_the_settings_of_a_model() -> None:
             "model.shapes has the unknown key batch; known are sizes, weight",
         ),
         (["model=my_model.py", "model.shapes=[{weight:0}]"], "model.shapes has the weight 0"),
+        (["model=my_model.py", "model.calls=[{},{weight:0}]"], "model.calls has the weight 0"),
+        (["model=my_model.py", "model.calls=[{},{scale:2}]"], "the forward has no parameter scale"),
         (
             ["model=my_model.py", "model.shapes=[{weight:1},{}]"],
             "has the case as it is twice",

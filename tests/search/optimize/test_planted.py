@@ -14,11 +14,11 @@ from evaluators.records.problem import Kernel
 from search.optimize import __main__ as optimize
 from search.optimize.__main__ import main
 from search.optimize.extraction.record import Extraction
+from search.optimize.installation.package import load_package
 from search.optimize.profiling import profile as profiling
 from search.optimize.profiling.record import Profile
 from search.optimize.searching import AcceptedKernel
 from search.optimize.stages import OptimizeRun
-from search.optimize.verification.child_process import load_package
 from search.optimize.verification.record import Verification
 from tests.search.optimize.example_models import FAST, equally_long
 

@@ -20,12 +20,15 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, spectral_norm, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 
+from search.optimize.extraction.calls import merge_calls
 from search.optimize.extraction.graph import CaptureError
-from search.optimize.installation.package import write_package
-from search.optimize.verification.child_process import load_package
+from search.optimize.extraction.traced_model import trace_model
+from search.optimize.installation.package import load_package, write_package
+from search.optimize.installation.rehearsal import rehearse
+from search.optimize.models.source import InputShape, load_at_shapes
 from tests.search.optimize.example_models import rand
 from tests.search.optimize.extraction.traced_models import traced
 from tests.search.optimize.installation.changing_models import (
@@ -336,6 +339,24 @@ class Aliased:
         return super().__getattribute__("n_embd" if name == "hidden" else name)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_full_backward_hook"])
+def test_hooks_next_to_those_that_compute_a_weight_run(register: str, tmp_path: Path) -> None:
+    def module() -> nn.Module:
+        return nn.Sequential(weight_norm(nn.Linear(WIDTH, WIDTH)))
+
+    def change(model: Any) -> None:
+        getattr(model[0], register)(lambda *given: given[2] * 2 if len(given) == 3 else None)
+
+    loads = package(tmp_path, module)
+    check(loads, module, change, "the module 0 has hooks")
+    check(loads, module, lambda model: model[0].train(), "the module 0 is in training mode")
+    with pytest.raises(ValueError, match="the module 0 has hooks"):
+        loads.load(nn.Sequential(spectral_norm(nn.Linear(WIDTH, WIDTH))))
+    with pytest.raises(ValueError, match="the module 0 lacks the hooks that compute its weight"):
+        loads.load(nn.Sequential(nn.Linear(WIDTH, WIDTH)))
+
+
 def tied(model: Any, x: torch.Tensor) -> torch.Tensor:
     return functional.linear(x, model.second.weight)
 
@@ -475,6 +496,34 @@ def test_plain_attributes_that_the_forward_sets_are_set(stack: Any) -> None:
     assert [layer.rows for layer in model.layers] == [2, 2] and not plan(model).fallbacks
 
 
+class Noting(nn.Module):
+    """Sets attributes that depend on the way in which it is called."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        self.rows, self.masked = x.shape[0], mask is not None
+        return x * 2 if mask is None or bool(mask.all()) else x * mask
+
+
+def test_each_way_of_calling_sets_its_own_attributes(tmp_path: Path) -> None:
+    """Also one that shares its code with another."""
+
+    def at(rows: int) -> InputShape:
+        calls: Any = ({}, {"mask": "ones"})
+        return InputShape(inputs=lambda _: ([rand(rows, 4)], {}), name=str(rows), calls=calls)
+
+    how: dict[str, Any] = {"device": "cpu", "dtype": "float32", "backward": False}
+    found = merge_calls(load_at_shapes("noting", lambda: Noting().eval(), [at(2), at(3)], **how), print)
+    assert [len(each.alike) for each in found] == [1, 1]
+    rehearse(made := [trace_model(each) for each in found])
+    write_package(tmp_path, made, {}, {})
+    model: Any = load_package(tmp_path).load(Noting().eval())
+    for rows in (3, 2):
+        for mask in (torch.ones(rows, 4, dtype=torch.int64), None):
+            model(rand(rows, 4), mask)
+            assert (model.rows, model.masked) == (rows, mask is not None)
+    assert not plan(model).fallbacks
+
+
 def saved(model: nn.Module) -> nn.Module:
     torch.save(model, memory := io.BytesIO())
     memory.seek(0)
@@ -546,9 +595,9 @@ def test_copies_that_other_tools_change_run_their_own_forward(stack: Any) -> Non
     ("tensor", "why"),
     [
         (X.transpose(0, 1).contiguous().transpose(0, 1), "with strides (16, 32, 1), not (80, 16, 1)"),
-        (X.double(), "a tensor of 2x5x16 float64 on cpu, not 2x5x16 float32 on cpu"),
-        (torch._neg_view(X), "a view that negates"),
-        (X.as_subclass(type("Named", (torch.Tensor,), {})), "an argument is a Named, not a plain tensor"),
+        (X.double(), "input is a tensor of 2x5x16 float64 on cpu, not 2x5x16 float32 on cpu"),
+        (torch._neg_view(X), "input is a view that negates"),
+        (X.as_subclass(type("Named", (torch.Tensor,), {})), "input is a Named, not a plain tensor"),
     ],
 )
 def test_the_reason_names_what_differs_in_an_argument(tensor: torch.Tensor, why: str, tmp_path: Path) -> None:

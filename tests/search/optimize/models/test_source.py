@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +56,8 @@ SMALL = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "bos_token_i
 
 
 def made(source: ModelSource, *, dtype: str | None = None, backward: bool = False) -> LoadedModel:
-    [model] = source.load(device="cpu", dtype=dtype, backward=backward, seed=0)
-    return model
+    """The model at its first call."""
+    return source.load(device="cpu", dtype=dtype, backward=backward, seed=0)[0]
 
 
 def package(name: str) -> Any:
@@ -174,6 +175,21 @@ def test_an_invalid_file_is_a_one_line_error(file: Path, changed: tuple[str, str
     assert "\n" not in str(raised.value)
 
 
+def test_each_run_gets_new_containers_of_the_same_tensors() -> None:
+    x, y = rand(2), rand(3)
+    inside = SimpleNamespace(y=y, kept=[x])
+    given: dict[str, Any] = {"a": x, "b": (y, None), "c": inside, "d": deque([x], maxlen=2), "e": 1, "f": y}
+    model = replace(loaded(Function(lambda x: x), x), kwargs=given)
+    args, kwargs = model.fresh()
+    assert args[0] is x and kwargs["a"] is x and kwargs["b"][0] is y and kwargs["f"] is y
+    assert kwargs["c"] is not inside and kwargs["c"].y is y and kwargs["c"].kept[0] is x
+    kwargs["c"].kept.append(1)
+    kwargs["d"].append(x)
+    assert len(inside.kept) == 1 and len(given["d"]) == 1 and kwargs["d"].maxlen == 2
+    args, kwargs = model.fresh(torch.Tensor.clone)
+    assert args[0] is kwargs["a"] is kwargs["c"].kept[0] is kwargs["d"][0] is not x
+
+
 def test_a_model_without_a_gradient_says_so() -> None:
     with pytest.raises(ValueError, match="no output has a gradient"):
         record(loaded(Function(lambda x: x.detach()), rand(2), backward=True))
@@ -242,7 +258,7 @@ class TestTransformers:
         [
             ("GPT2LMHeadModle", {}, "no model GPT2LMHeadModle; did you mean GPT2"),
             ("GPT2LMHeadModel", {"n_layers": 2}, "has no n_layers; did you mean n_layer"),
-            ("GPT2Config", {}, "is no model"),
+            ("GPT2Config", {}, "is not a model"),
         ],
     )
     def test_unknown_names_are_reported(self, name: str, config: dict[str, Any], why: str) -> None:

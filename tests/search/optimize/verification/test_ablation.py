@@ -77,7 +77,8 @@ def test_a_kernel_that_cannot_be_recorded_has_no_speedup(
     monkeypatch.setattr(package.runtime, "ForwardGraph", Refused)
     said: list[str] = []
     assert ablation_speedups([model], 6, said.append, as_graph=True) == {}
-    assert said and all("not compared in its place: NoGraphError: it waits" in line for line in said)
+    failed = [line for line in said if not line.startswith("kernel 1 of 1 in its place")]
+    assert failed and all("not compared in its place: NoGraphError: it waits" in line for line in failed)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,10 @@ from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.package import write_package
 from search.optimize.models.source import FileModel
 from search.optimize.verification import launcher
+from search.optimize.verification.child_process import progress
+from search.optimize.verification.duration import expected_s, plan_line
 from search.optimize.verification.launcher import (
+    TimeLimit,
     VerificationError,
     VerificationTask,
     failure_reason,
@@ -22,6 +25,7 @@ from search.optimize.verification.launcher import (
     ways_of,
 )
 from search.optimize.verification.record import FILE, GRAPH, OPTIMIZED_GRAPH, ModelCheck, Verification
+from search.optimize.verification.summary import report_lines
 from tests.search.optimize.extraction.test_problems import profile_of
 from tests.search.optimize.installation.test_package import kernels_of
 
@@ -160,10 +164,72 @@ def test_a_kernel_that_raises_is_removed(tmp_path: Path) -> None:
     assert found.left_out[names["tanh"]].endswith("ZeroDivisionError: division by zero")
 
 
+def test_a_verification_is_bounded_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its processes gets the time that those before it have left."""
+    given: list[float] = []
+    clock = 0.0
+
+    def stub(command: Sequence[str], timeout: float, **how: Any) -> Any:
+        nonlocal clock
+        given.append(timeout)
+        clock += min(timeout, 60.0)
+        if timeout < 60:
+            raise launcher.subprocess.TimeoutExpired(command, timeout)
+        return launcher.subprocess.CompletedProcess(command, 1, stderr="RuntimeError: no")
+
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(launcher.subprocess, "run", stub)
+    task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
+    with pytest.raises(VerificationError, match="it took longer than verify_s=100 s; raise it, or lower"):
+        verify_in_subprocess(tmp_path, task, ["norm", "gelu"], 100.0)
+    assert given == [100.0, 40.0]
+
+
+def test_a_model_that_was_compared_in_time_is_delivered_without_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = replace(passed(VerificationTask(model={}, device="cpu", dtype=None)), sessions=[])
+
+    def stub(command: Sequence[str], timeout: float, **how: Any) -> Any:
+        compared.write(tmp_path / launcher.RESULT)
+        raise launcher.subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(launcher.subprocess, "run", stub)
+    task = VerificationTask(model={}, device="cpu", dtype=None)
+    found = verify_in_subprocess(tmp_path, task, ["norm"], 100.0)
+    assert found.passes and not found.ways
+    assert found.failed == {"timing": "it took longer than verify_s=100 s"}
+    assert any("it took longer than verify_s=100 s" in line for line in report_lines(found))
+    assert not (tmp_path / launcher.RESULT).exists()
+
+
+def test_the_expected_time_grows_with_the_work() -> None:
+    task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
+    least = expected_s(task, kernels=0, forward_ms=5, calls=100)
+    several = expected_s(task, kernels=5, forward_ms=5, calls=100)
+    compiled = replace(task, ways=ways_of("default", "cuda"))
+    assert 5 < least < several < expected_s(compiled, kernels=5, forward_ms=5, calls=100)
+    assert expected_s(replace(compiled, shapes={"a": 0.5, "b": 0.5}), kernels=5, forward_ms=5, calls=100) > (
+        expected_s(compiled, kernels=5, forward_ms=5, calls=100)
+    )
+    tuned = replace(task, ways=ways_of("all", "cuda"))
+    line = plan_line(tuned, 41.3, 3600)
+    assert "about 41 s to compare the model on 5 sets" in line and "max-autotune can add many minutes" in line
+    assert "max-autotune" not in plan_line(compiled, 41.3, 3600)
+
+
+def test_progress_says_how_much_of_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    progress(95.0)("comparing: set 1 of 5")
+    progress(0.0)("comparing: set 2 of 5")
+    assert capsys.readouterr().out == (
+        "[0 of about 95 s] comparing: set 1 of 5\n[0 s] comparing: set 2 of 5\n"
+    )
+
+
 def test_a_cuda_graph_that_crashes_the_process_removes_no_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, limit: TimeLimit) -> Verification | str:
         if OPTIMIZED_GRAPH in task.ways:
             return "exit status 1"
         return passed(task)
@@ -171,7 +237,7 @@ def test_a_cuda_graph_that_crashes_the_process_removes_no_kernel(
     monkeypatch.setattr(launcher, "_run_child", stub)
     task = VerificationTask(model={}, device="cuda", dtype=None, ways=ways_of("none", "cuda"))
     found = verify_in_subprocess(tmp_path, task, ["norm"], 1.0)
-    assert found.ways == ["eager", "optimized"] and not found.left_out
+    assert found.ways == ["eager", "rewritten", "optimized"] and not found.left_out
     assert found.failed == dict.fromkeys([GRAPH, OPTIMIZED_GRAPH], "exit status 1")
     assert Verification.read(tmp_path / FILE) == found
 
@@ -211,7 +277,7 @@ def test_max_autotune_is_added_to_the_record(
 ) -> None:
     """It runs in a second child process, which may fail."""
 
-    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, limit: TimeLimit) -> Verification | str:
         if not task.seeds and died:
             return died
         return passed(task)
@@ -230,7 +296,7 @@ def test_an_interrupted_tuning_keeps_the_verification(
     ran: list[Sequence[str]] = []
     is_over = False
 
-    def stub(folder: Path, task: VerificationTask, timeout_s: float) -> Verification | str:
+    def stub(folder: Path, task: VerificationTask, limit: TimeLimit) -> Verification | str:
         ran.append(task.ways)
         if not task.seeds and not is_over:
             raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from search.optimize.verification.errors import allowed_error, error_of, find_guilty
-from search.optimize.verification.launcher import TUNED, ways_of
+from search.optimize.verification.launcher import TUNED, WAYS, ways_of
 from search.optimize.verification.record import GrowthStep, ModelCheck, Verification
 from search.optimize.verification.summary import report_lines, summary_lines
 
@@ -102,7 +102,7 @@ def test_the_speedup_over_shapes_is_that_of_the_mean_time(tmp_path: Path) -> Non
     assert found.speedup("optimized", shape="many")[0] == 5.0
     assert found.ms("eager") == 3.25 and found.speedup("optimized")[0] == pytest.approx(3.25 / 2)
     assert "NOT significantly faster than the original at few" in summary_lines(found)
-    lines = report_lines(found, {})
+    lines = report_lines(found)
     assert "at few, 75% of the calls:" in lines and "weighted average:" in lines
     found.write(tmp_path / "verification.json")
     assert Verification.read(tmp_path / "verification.json") == found
@@ -154,7 +154,7 @@ def test_compiled_code_runs_the_kernels_that_are_faster_there(ms: float, pays: b
     assert said in summary_lines(found)
     assert said in summary_lines(replace(found, over_compiled={})) or pays, "without any kernel, too"
     assert found.fastest == ("optimized compile" if pays else "compile")
-    assert f"the fastest way: {found.fastest}" in report_lines(found, {})
+    assert f"the fastest way: {WAYS[found.fastest]}" in report_lines(found)
 
 
 def test_compiled_code_that_was_not_timed_keeps_all_kernels() -> None:
@@ -164,8 +164,9 @@ def test_compiled_code_that_was_not_timed_keeps_all_kernels() -> None:
 
 
 def test_cuda_graphs_are_for_gpus() -> None:
-    assert ways_of("default", "cpu") == ["eager", "optimized", "compile", "optimized compile"]
-    on_gpu = [*ways_of("none", "cuda"), "compile", "optimized compile"]
+    compiled = ["rewritten compile", "compile", "optimized compile"]
+    assert ways_of("default", "cpu") == ["eager", "rewritten", "optimized", *compiled]
+    on_gpu = [*ways_of("none", "cuda"), *compiled]
     on_gpu += ["reduce-overhead", "optimized reduce-overhead"]
     assert ways_of("all", "cuda") == [*on_gpu, TUNED]
 
@@ -176,12 +177,12 @@ def test_the_record_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_report_has_a_line_per_finding() -> None:
-    lines = report_lines(made(), {"optimized": "with the kernels"})
+    lines = report_lines(made())
     assert lines[0].startswith("same outputs on 1 sets") and "most likely tokens: 100.00%" in lines[1]
     assert any(line.startswith("with the kernels") and "2.000x" in line for line in lines)
     assert any("removed: 2_softmax" in line for line in lines)
     assert lines[-1].endswith("failed: RuntimeError: no")
-    assert report_lines(made(1e-6), {})[0].startswith("DIFFERENT outputs")
+    assert report_lines(made(1e-6))[0].startswith("DIFFERENT outputs")
 
 
 def test_kernels_are_off_where_they_slow_the_model_down() -> None:
@@ -200,3 +201,60 @@ def test_kernels_are_off_where_they_slow_the_model_down() -> None:
         made(), calls=calls, left_out={}, in_place=in_place, over_compiled={"gelu": (2, 1.9, 2.1)}
     )
     assert "gelu" not in compiled.without_useless.left_out, "it is faster in compiled code"
+
+
+def at_a_gain(*, kernels: bool) -> Verification:
+    """A model whose rewritten forward is 1.25 times as fast as eager, and its kernels 2 times as that."""
+    times = {"eager": [10.0] * 6, "rewritten": [8.0] * 6, "optimized": [4.0] * 6, "compile": [6.0] * 6}
+    times |= {"rewritten compile": [5.0] * 6} if kernels else {}
+    times |= {"optimized compile": [4.0 if kernels else 5.0] * 6}
+    over = {"1_mm": (1.5, 1.4, 1.6) if kernels else (0.9, 0.8, 0.95)}
+    return replace(made(), left_out={}, failed={}, sessions=[{"": times}], over_compiled=over)
+
+
+def test_only_what_is_theirs_counts_as_the_kernels_gain() -> None:
+    lines = report_lines(at_a_gain(kernels=True))
+    assert (
+        "with the kernels: 2.50x [2.50, 2.50] over eager, of which 2.00x [2.00, 2.00] is the kernels' and "
+        "1.25x [1.25, 1.25] the rewritten forward's"
+    ) in lines
+    assert (
+        "with the kernels, torch.compile: 1.50x [1.50, 1.50] over torch.compile, of which 1.25x [1.25, 1.25] "
+        "is the kernels' and 1.20x [1.20, 1.20] the rewritten forward's"
+    ) in lines
+    assert any(line.startswith("rewritten forward, no kernel") for line in lines)
+
+
+def test_a_gain_in_compiled_code_without_kernels_is_not_theirs() -> None:
+    found = at_a_gain(kernels=False)
+    lines = report_lines(found)
+    assert (
+        "rewritten forward, torch.compile: no kernel runs; 1.20x [1.20, 1.20] over torch.compile is the "
+        "rewritten forward's"
+    ) in lines
+    assert not any("with the kernels, torch.compile" in line for line in lines)
+    assert "in compiled code no kernel runs; 1 no faster than the compiler's code" in lines
+    assert found.fastest == "optimized", "the rewritten forward alone is not delivered"
+
+
+def test_compiled_code_with_the_original_forward_has_no_share() -> None:
+    found = at_a_gain(kernels=True)
+    [session] = found.sessions
+    slow = replace(found, sessions=[{"": {**session[""], "optimized compile": [9.0] * 6}}])
+    assert not slow.compiled_pays
+    assert not any("over torch.compile" in line for line in report_lines(slow))
+
+
+def test_without_any_kernel_everything_is_the_rewritten_forwards() -> None:
+    times = {"eager": [10.0] * 6, "optimized": [8.0] * 6}
+    found = replace(made(), calls={}, left_out={}, failed={}, sessions=[{"": times}])
+    lines = report_lines(found)
+    assert (
+        "rewritten forward: no kernel runs; 1.25x [1.25, 1.25] over eager is the rewritten forward's" in lines
+    )
+    assert not any("with the kernels" in line for line in lines)
+
+
+def test_a_record_without_the_rewritten_forward_claims_nothing() -> None:
+    """One of an earlier version."""
+    assert not any("the rewritten forward's" in line for line in report_lines(made()))
