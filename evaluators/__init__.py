@@ -2,12 +2,15 @@
 
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
-    commands      evaluate/, audit/, baseline/, score/ (operator_score), trace/: each has a __main__
+    commands      evaluate/, audit/, baseline/, diagnose/, score/ (operator_score), trace/: each has a
+                  __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
-                  completion, config_errors, suite_config, device_config, verdict_report (a verdict in words)
+                  completion, config_errors, suite_config, device_config, kernel_file, verdict_report
+                  (a verdict in words)
     profiling/    what a kernel's profile means: facts of its levels, read by binaries (occupancy),
                   vectorization, launches and counters; rules (the table; evidence, code_checks,
-                  trace_checks, counter_checks) and diagnosing (the diagnosis)
+                  trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs
+                  profiled_call with stand-ins for compilers)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, known_problems, device_health,
                   retries; host: local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,9 @@ from pathlib import Path
 from evaluators.profiling.facts import CompiledFunction, StaticFacts
 
 RESOURCES = re.compile(
-    r"^\s*Function (?P<name>\S+?):\s*$\s*REG:(?P<registers>\d+) (?P<rest>.*)$", re.MULTILINE
+    r"^\s*Function (?P<name>.+?):\s*$\s*REG:(?P<registers>\d+) (?P<rest>.*)$", re.MULTILINE
 )
-FUNCTION = re.compile(r"^\s*Function : (?P<name>\S+)")
+FUNCTION = re.compile(r"^\s*Function : (?P<name>.+?)\s*$")
 INSTRUCTION = re.compile(
     r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?(?P<code>[A-Z][A-Z0-9_]*)(?P<suffix>[\w.]*)"
 )
@@ -116,7 +117,7 @@ def cuobjdump() -> str | None:
 
 
 def _run(tool: str, option: str, binary: Path) -> str:
-    """The tool's output. It needs `nvdisasm`, which is next to it."""
+    """The tool's output. It needs `nvdisasm`, which is next to it, and a folder for temporary files."""
     path = os.pathsep.join([str(Path(tool).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         [tool, option, str(binary)],
@@ -124,7 +125,7 @@ def _run(tool: str, option: str, binary: Path) -> str:
         text=True,
         errors="replace",
         timeout=LONGEST_S,
-        env={"PATH": path},
+        env={"PATH": path, "TMPDIR": tempfile.gettempdir()},
         check=False,
     )
     return done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from evaluators.profiling import occupancy
 from evaluators.profiling.evidence import MATTERS, SHORT_US, TENSOR_TO_SCALAR, Check, CheckEvidence, worst

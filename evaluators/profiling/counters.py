@@ -6,6 +6,7 @@ GPU, and only it gives the source line of each sample and the kind of each estim
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections import Counter
@@ -58,6 +59,11 @@ PARTS = {
 PLACES, MOST_RULES = 2, 4
 LONGEST_MESSAGE = 240
 INSTRUCTION_CHARACTERS = 60
+
+
+def is_installed() -> bool:
+    """Whether reports can be read."""
+    return importlib.util.find_spec("ncu_report") is not None
 
 
 def read_report(path: Path) -> CounterFacts:
