@@ -52,6 +52,9 @@ class DiagnoseConfig:
     device: str = option("auto", DEVICE_HELP)
     profile: str = option(AUTO, "highest level to reach: static | trace | counters | auto")
     profile_timeout_s: float = option(240.0, "time limit of each profiled process, in s")
+    profile_unconfined: bool = option(
+        False, "run a kernel that you trust without the sandbox, if ncu does not work with it"
+    )
     evaluate: bool = option(True, "evaluate the kernel first; false: profile it without time and roofline")
     json: bool = option(False, "print the diagnosis as JSON, in the last line of standard output")
     hydra: Any = hydra_settings(NO_FOLDER)
@@ -69,7 +72,9 @@ def main(config: DictConfig) -> int:
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
     settings: Settings = build(config.evaluator)
     try:
-        limits = ProfileLimits(seconds=float(config.profile_timeout_s))
+        limits = ProfileLimits(
+            seconds=float(config.profile_timeout_s), unconfined=bool(config.profile_unconfined)
+        )
     except ValueError as error:
         raise UsageError(first_line(error)) from error
     evaluation = None

@@ -118,6 +118,8 @@ def _run(order: ProfileOrder, level: str) -> None:
             cpu_s=order.cpu_s,
             max_processes=order.max_processes,
         )
+    else:
+        confinement.set_limits(order.cpu_s, order.max_processes)
     isolation = "+".join(dict.fromkeys([*reached, level]))
     about = _device_facts() if on_gpu else {}
     found: dict[str, Any] = {"isolation": isolation, **about}

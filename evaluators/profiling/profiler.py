@@ -2,8 +2,8 @@
 
 The static and the trace level come from one process, which is confined as candidates are (see
 `profiled_call.py`). The counters come from another under NVIDIA's profiler `ncu`, which cannot follow a
-process into its namespaces: that process is confined by the other mechanisms, or, if `ncu` does not work with
-them and `evaluator.isolation=limits` allows it, by limits alone.
+process into its namespaces: that process is confined by the other mechanisms. If `ncu` does not work with
+them, there are no counters, unless the caller allows a process with limits alone.
 """
 
 from __future__ import annotations
@@ -85,9 +85,11 @@ class ProfileFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileLimits:
-    """How long a profile may take: `seconds` for the process of each level."""
+    """What a profile may do: `seconds` for the process of each level, and whether `ncu` may run a kernel
+    `unconfined`, with the user's rights, if it does not work with the sandbox."""
 
     seconds: float = 240.0
+    unconfined: bool = False
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -181,7 +183,9 @@ class KernelProfiler:
             raise RuntimeError("ncu is missing; install NVIDIA Nsight Compute, or add its folder to PATH")
         if not counters.is_installed():
             raise RuntimeError(counters.INSTALL)
-        tries = [True, False] if self._settings.isolation == "limits" else [True]
+        tries = [True]
+        if self._limits.unconfined and self._settings.isolation == "limits":
+            tries.append(False)
         if confinement.missing("limits+landlock+seccomp", self._settings.isolation):
             raise RuntimeError(
                 f"ncu cannot follow a process into namespaces, and evaluator.isolation="
@@ -206,6 +210,8 @@ class KernelProfiler:
                 if status == 0 and found is not None and file.exists():
                     return counters.read_report(file), found.isolation
                 reason = _ncu_reason(status, output)
+        if tries == [True]:
+            reason += "; if it does not work with the sandbox, profile_unconfined=true does without"
         raise RuntimeError(reason)
 
     @contextlib.contextmanager

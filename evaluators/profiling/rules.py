@@ -99,7 +99,8 @@ RULES = (
     DiagnosisRule(
         name="launch-bound",
         checks=((Level.TRACE, trace.many_launches), (Level.COUNTERS, counters.short_launches)),
-        helps="do the work in fewer launches: fuse the kernels, or let one launch loop over the pieces",
+        helps="do the work in fewer launches: fuse the kernels, or let one launch loop over the pieces; "
+        "a single short launch leaves little to gain",
     ),
     DiagnosisRule(
         name="tensor cores idle",

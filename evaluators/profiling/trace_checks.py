@@ -86,6 +86,8 @@ def many_launches(facts: ProfileFacts) -> CheckEvidence | None:
     if short_us / trace.calls < busy_us / 2:
         return None
     text = f"{each_call:g} launches a call, half of them shorter than {typical_us:.2g} us"
+    if each_call <= 1:
+        text = f"the only launch of a call takes {typical_us:.2g} us, less than a launch costs"
     if gaps_us:
         text += f"; no kernel runs for {gaps_us:.4g} us between them, against {busy_us:.4g} us of work"
     overhead_us = max(gaps_us, each_call * (SHORT_US - typical_us))

@@ -47,7 +47,7 @@ def test_a_correct_kernel_gets_its_diagnosis(
     assert main([*call, "json=true"]) == 0
     captured = capsys.readouterr()
     found = Diagnosis.from_json(json.loads(captured.out.splitlines()[-1]))
-    assert found.reached == ["static", "trace"]
+    assert found.reached == ("static", "trace")
     assert found.call_us is not None
     assert "correct" in captured.err
 
