@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -104,6 +105,11 @@ class KernelProfiler:
         """`settings` are the evaluator's: its isolation and its limits on memory and files apply."""
         self._settings, self._limits = settings, limits or ProfileLimits()
         self._no_counters = ""
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the profile that is under way in another thread, and any later one."""
+        self._stopping.set()
 
     def profile(
         self,
@@ -289,6 +295,8 @@ class KernelProfiler:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(WATCH_S)
                 return ""
+            if self._stopping.is_set():
+                return "was stopped"
             if time.monotonic() > end:
                 return f"did not end within {self._limits.seconds:g} s"
             family = [process.pid, *process_tree.descendants(process.pid)]

@@ -14,7 +14,7 @@ from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.engine.engine import Engine
 from search.engine.session import Session
-from search.protocols import HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
+from search.protocols import Diagnoser, HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.budget import Budget
 from search.records.journal import Journal
@@ -57,9 +57,16 @@ class SearchSpec:
     comparisons: int
     config: DictConfig
 
-    def engine(self, journal: Journal, evaluator: KernelEvaluator, **session: Any) -> Engine:
-        """The engine, which continues whatever the journal has; `session`: further arguments of `Session`.
-        Raises ValueError for limits and settings that are not possible."""
+    def engine(
+        self,
+        journal: Journal,
+        evaluator: KernelEvaluator,
+        *,
+        diagnoser: Diagnoser | None = None,
+        **session: Any,
+    ) -> Engine:
+        """The engine, which continues whatever the journal has; `diagnoser`: see `Engine`; `session`: further
+        arguments of `Session`. Raises ValueError for limits and settings that are not possible."""
         return Engine(
             Session(
                 problem=self.problem,
@@ -78,6 +85,7 @@ class SearchSpec:
             seed=self.seed,
             history=self.history,
             repairs=self.repairs,
+            diagnoser=diagnoser,
         )
 
 
