@@ -2,10 +2,15 @@
 
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
-    commands      evaluate/, audit/, baseline/, score/ (operator_score), trace/: each has a __main__
+    commands      evaluate/, audit/, baseline/, diagnose/, score/ (operator_score), trace/: each has a
+                  __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
                   completion, config_errors, words (quoted for Hydra), suite_config, device_config,
-                  verdict_report (a verdict in words)
+                  kernel_file, verdict_report (a verdict in words)
+    profiling/    what a kernel's profile means: facts of its levels, read by binaries (occupancy),
+                  vectorization, launches and counters; rules (the table; evidence, code_checks,
+                  trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs
+                  profiled_call with stand-ins for compilers)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, known_problems, device_health,
                   retries; host: local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,
@@ -32,7 +37,7 @@ Where to look, from the commands down to the machine; each file says more at its
     system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,
                   cuda_driver, nvml, cupti_trace, elf, user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
-                  five_stages, overhead, reference_audit, opening
+                  five_stages, overhead, reference_audit, opening, diagnosis
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
                   source_file, source_comment, system_error, usage_error
     problems/     the shipped references

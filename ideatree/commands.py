@@ -31,6 +31,7 @@ GROUPS = {
         "evaluate": ("evaluators.evaluate", "check and time one kernel"),
         "score": ("evaluators.score", "check and time a folder of generated kernels"),
         "baseline": ("evaluators.baseline", "time eager PyTorch and torch.compile on a suite"),
+        "diagnose": ("evaluators.diagnose", "say what keeps a kernel from being faster"),
         "audit": ("evaluators.audit", "find the problems of a suite that cannot judge kernels"),
     },
     "library": {

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.app.command import build, choose_device, compose_config
+from evaluators.app.kernel_file import read_kernel
 from evaluators.app.words import quoted
-from evaluators.evaluate.__main__ import EvaluateConfig, read_kernel
+from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.records.problem import Kernel, Problem, language_of
 
 

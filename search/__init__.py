@@ -3,7 +3,8 @@
 Where to look, from the commands down to the records; each file says more at its top. Imports point down:
 
     commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/: each has a __main__
-    run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many)
+    run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
+                  local_diagnoser
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
@@ -20,7 +21,7 @@ Where to look, from the commands down to the records; each file says more at its
                   overrides, plug_ins, report_packages
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
                   session (records, budget, confirmation), run_folder, in_flight, faults (of plug-ins),
-                  agent (steered from outside), library_seeds, library_winner
+                  agent (steered from outside), diagnoses, library_seeds, library_winner
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;

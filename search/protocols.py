@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
 from kernel_library.catalogue.entry import Entry, Hit
@@ -271,6 +272,15 @@ class KernelEvaluator(Protocol):
             One evaluation per kernel, in the same order. Timing samples with the same index belong to the
             same turn of the session.
         """
+        ...
+
+
+class Diagnoser(Protocol):
+    """Profiles kernels between rounds, when nothing is measured."""
+
+    async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
+        """Profiles a correct kernel. Never raises for the kernel's own failure: the diagnosis then has no
+        level, and says why. Cancelling it ends the profile."""
         ...
 
 

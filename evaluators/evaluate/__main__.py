@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -28,15 +27,14 @@ from evaluators.app import verdict_report as report
 from evaluators.app.command import build, command, log_to, one_of, positive, say
 from evaluators.app.config import DEVICE_HELP, NO_FOLDER, RayConfig, group, hydra_settings, section
 from evaluators.app.device_config import settle_device
+from evaluators.app.kernel_file import read_kernel
 from evaluators.base.cause import cause_of, first_line
-from evaluators.base.nearest import nearest
 from evaluators.base.option import option
-from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import LANGUAGES, Kernel, Problem, language_of
+from evaluators.records.problem import LANGUAGES, Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 
@@ -93,17 +91,6 @@ def settle(config: DictConfig, errors: Console) -> None:
     why = settle_device(config)
     if wanted == "auto":
         say(errors, f"device: {config.device}, {why} (device=… to change)")
-
-
-def read_kernel(path: Path, language: str) -> Kernel:
-    """The kernel in a file; `auto` guesses its language from its imports. Raises UsageError."""
-    try:
-        source = read_source(path)
-        return Kernel(source=source, language=language_of(source) if language == "auto" else language)
-    except OSError as error:
-        raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error
-    except ValueError as error:  # not text, or empty
-        raise UsageError(f"kernel={path}: {first_line(error)}") from error
 
 
 async def evaluate(
@@ -189,15 +176,6 @@ async def _progress(errors: Console) -> AsyncIterator[Callable[[str], None]]:
             yield enter
         finally:
             showing.cancel()
-
-
-def _nearest_file(path: Path) -> str:
-    try:
-        names = os.listdir(path.parent)
-    except OSError:
-        return ""
-    near = nearest(path.name, names)
-    return f"; did you mean {path.with_name(near)}?" if near else ""
 
 
 if __name__ == "__main__":

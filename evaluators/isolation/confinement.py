@@ -98,7 +98,7 @@ def confine(
     _allow_inspection()
     if cores:
         os.sched_setaffinity(0, cores)
-    _set_limits(cpu_s, max_processes)
+    set_limits(cpu_s, max_processes)
     reached = ["limits"]
     if not _restrict_files(scratch, readable, devices):
         reached.append("landlock")
@@ -162,7 +162,8 @@ def _drop_capabilities() -> None:
     require_success(_libc.capset(header, none), "capset")
 
 
-def _set_limits(cpu_s: int, max_processes: int) -> None:
+def set_limits(cpu_s: int, max_processes: int) -> None:
+    """Sets the resource limits of this process and its children, the weakest part of `confine`."""
     wanted = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: MAX_FILE_BYTES,

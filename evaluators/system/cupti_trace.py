@@ -9,13 +9,28 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 KERNEL, CONCURRENT_KERNEL = 3, 10
 START, END, NAME = 16, 24, 104
 """Byte offsets into a kernel's record."""
+REGISTERS, GRID, STATIC_SHARED, DYNAMIC_SHARED = 6, 52, 76, 80
+"""The same of a launch's resources: 16 bits for registers, six integers for grid and block, one for each kind
+of shared memory."""
 BUFFER_BYTES = 4 * 2**20
 FLUSH_FORCED = 1
+
+
+class TracedKernel(NamedTuple):
+    """A launch of a kernel: times in ns on the GPU's clock, registers of a thread, bytes of a block."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int
+    shared_bytes: int
 
 
 class DeviceTrace:
@@ -27,7 +42,8 @@ class DeviceTrace:
     def __init__(self) -> None:
         self._cupti = ctypes.CDLL(_library())
         self._buffers: dict[int, Any] = {}
-        self._totals: Counter[str] = Counter()
+        self.launches: list[TracedKernel] = []
+        """Every launch, in the order of CUPTI's records, once the block has ended."""
         self._callbacks = (_REQUEST(self._request), _COMPLETE(self._complete))
 
     def __enter__(self) -> DeviceTrace:
@@ -42,7 +58,10 @@ class DeviceTrace:
 
     def totals(self) -> list[tuple[str, int]]:
         """Kernel names and their total nanoseconds, the longest first."""
-        return self._totals.most_common()
+        totals: Counter[str] = Counter()
+        for each in self.launches:
+            totals[each.name] += each.end_ns - each.start_ns
+        return totals.most_common()
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._cupti, function)(*arguments)
@@ -61,10 +80,24 @@ class DeviceTrace:
         while following(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)) == 0:
             at = record.value or 0
             if ctypes.c_uint32.from_address(at).value in (KERNEL, CONCURRENT_KERNEL):
-                name = ctypes.c_char_p.from_address(at + NAME).value or b""
-                start, end = (ctypes.c_uint64.from_address(at + field).value for field in (START, END))
-                self._totals[name.decode(errors="replace")] += end - start
+                self.launches.append(_traced_kernel(at))
         self._buffers.pop(buffer, None)
+
+
+def _traced_kernel(at: int) -> TracedKernel:
+    """The launch whose record is at this address."""
+    name = ctypes.c_char_p.from_address(at + NAME).value or b""
+    sizes = [ctypes.c_int32.from_address(at + GRID + 4 * number).value for number in range(6)]
+    shared = [ctypes.c_int32.from_address(at + field).value for field in (STATIC_SHARED, DYNAMIC_SHARED)]
+    return TracedKernel(
+        name=name.decode(errors="replace"),
+        start_ns=ctypes.c_uint64.from_address(at + START).value,
+        end_ns=ctypes.c_uint64.from_address(at + END).value,
+        grid=(sizes[0], sizes[1], sizes[2]),
+        block=(sizes[3], sizes[4], sizes[5]),
+        registers=ctypes.c_uint16.from_address(at + REGISTERS).value,
+        shared_bytes=sum(shared),
+    )
 
 
 _REQUEST = ctypes.CFUNCTYPE(

@@ -23,9 +23,10 @@ from rich.console import Console
 from evaluators.app.command import build, command, log_to, one_of, say
 from evaluators.app.config import RayConfig, group, section
 from evaluators.app.device_config import settle_device
+from evaluators.app.kernel_file import read_kernel
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
-from evaluators.evaluate.__main__ import evaluate, read_kernel
+from evaluators.evaluate.__main__ import evaluate
 from evaluators.records.problem import LANGUAGES, Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evaluators.base.usage_error import UsageError
+from search.engine.diagnoses import Diagnoses
 from search.engine.faults import plug_in
 from search.engine.pipeline import Pipeline, parent_of
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
-from search.protocols import Proposer, RunContext, Strategy, View, expansions_of_a_round
+from search.protocols import Diagnoser, Proposer, RunContext, Strategy, View, expansions_of_a_round
 from search.records.events import RunFinished
 from search.records.tree import Expansion, drop_ins
 
@@ -38,6 +39,8 @@ class Engine:
         repairs: How many times a failed variant returns to the proposer, with the evaluator's log.
         writing: The number of variants being written at which the engine stops asking for more. It also
             pauses while the variants without a verdict number twice what the evaluator takes at a time.
+        diagnoser: Profiles the best kernels and the seeds before each round of a synchronous strategy; None:
+            nothing is profiled.
 
     Raises:
         ValueError: If a setting is invalid.
@@ -53,11 +56,13 @@ class Engine:
         history: str = "all",
         repairs: int = 0,
         writing: int = 128,
+        diagnoser: Diagnoser | None = None,
     ) -> None:
         self.session, self.strategy, self.proposer = session, strategy, proposer
         self.pipeline = Pipeline(
             session, proposer, seed=seed, history=history, repairs=repairs, writing=writing
         )
+        self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
         session.plug_ins += [plug_in("strategy", strategy), plug_in("proposer", proposer)]
 
@@ -146,6 +151,10 @@ class Engine:
         if work.stop is not None:
             return
         expansions = self._select(number)
+        if not state.proposed and self._diagnoses is not None:
+            await self._diagnoses.take(expansions)
+            if work.stop is not None:
+                return
         work.spawn(self._propose_all(number, expansions), f"propose in round {number}")
         await work.drain(self.session.grace_s)
         if work.stop is None and not state.proposed:

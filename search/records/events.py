@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Problem
 from search.records.model_calls import ModelCall
@@ -164,6 +165,21 @@ class LeadersCompared(Event):
         """The evaluations by kernel id."""
         found = zip(self.variants, self.evaluations, strict=True)
         return {variant.kernel.id: evaluation for variant, evaluation in found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelDiagnosed(Event):
+    """A kernel was profiled, apart from any measurement, before a round.
+
+    Attributes:
+        seed: The id of the variant or of the library's entry.
+        kernel: The id of its kernel.
+        diagnosis: What the profile means. If the kernel could not be profiled, it has no level, and says why.
+    """
+
+    seed: str
+    kernel: str
+    diagnosis: Diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from evaluators.base.json_record import from_fields
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel
 from search.records.events import (
@@ -15,6 +16,7 @@ from search.records.events import (
     ExpansionAsked,
     IdeaImplemented,
     IdeaProposed,
+    KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
     RoundClosed,
@@ -28,10 +30,11 @@ from search.records.model_calls import ModelCall
 from search.records.ranking import MEDIAN
 from search.records.tree import Idea, Seed, Variant
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
-Version 3 added `expansion_asked`, version 4 `seed_exhausted`."""
+Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
+`kernel_diagnosed`."""
 
 
 class NewerFormatError(ValueError):
@@ -70,6 +73,8 @@ def encode(event: Event) -> dict[str, Any]:
         case LeadersCompared():
             ids = [variant.id for variant in event.variants]
             name, body = "leaders_compared", {"ids": ids, "evaluations": body["evaluations"]}
+        case KernelDiagnosed():
+            name = "kernel_diagnosed"
         case BestConfirmed():
             name, body = "best_confirmed", {"id": event.variant.id, "evaluation": body["evaluation"]}
         case RunFinished():
@@ -124,6 +129,9 @@ class Decoder:
                     if evaluation.status.is_of_the_kernel:
                         self._variants[variant.id] = replace(variant, evaluation=evaluation)
                 return LeadersCompared(at_s=at_s, variants=variants, evaluations=found)
+            case "kernel_diagnosed":
+                diagnosis = Diagnosis.from_json(body["diagnosis"])
+                return KernelDiagnosed(at_s=at_s, **{**body, "diagnosis": diagnosis})
             case "best_confirmed":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)

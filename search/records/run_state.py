@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status
 from search.records.events import (
     BestConfirmed,
@@ -15,6 +16,7 @@ from search.records.events import (
     ExpansionAsked,
     IdeaImplemented,
     IdeaProposed,
+    KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
     RoundClosed,
@@ -72,6 +74,8 @@ class RunState:
     """The ids of all model calls."""
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
     """Verdicts by kernel id, for equal kernels to reuse. Infrastructure errors are not included."""
+    diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
+    """Diagnoses by kernel id."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
     """Final measurements by kernel id, without infrastructure errors."""
     statuses: Counter[Status] = field(default_factory=Counter)
@@ -123,6 +127,8 @@ class RunState:
             case LeadersCompared(evaluations=evaluations):
                 self.device_s += sum(each.device_s for each in evaluations)
                 self.tree.compare(event.by_kernel)
+            case KernelDiagnosed(kernel=kernel, diagnosis=diagnosis):
+                self.diagnoses[kernel] = diagnosis
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
                 if evaluation.status.is_of_the_kernel:
@@ -148,6 +154,8 @@ class RunState:
                 return number <= self.tree.rounds_closed
             case LeadersCompared(by_kernel=found):
                 return any(found == each.evaluations for each in self.tree.ranking.comparisons)
+            case KernelDiagnosed(kernel=kernel):
+                return kernel in self.diagnoses
         return False
 
     def is_pending(self, asked: Asked) -> bool:

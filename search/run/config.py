@@ -57,6 +57,10 @@ class RunConfig(RunFolderConfig):
     comparisons: int = option(
         COMPARE_AT_MOST, "largest number of sessions that compare the leaders, per round; 0: none"
     )
+    profile: str = option(
+        "off",
+        "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",
+    )
     device: str = option("auto", "where kernels run: auto | cuda | cpu")
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.app.command import choose_device, one_of, positive, say
+from evaluators.app.command import build, choose_device, one_of, positive, say
 from evaluators.app.device_config import host_of
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.profiling.profiler import OFF, PROFILES
 from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from search.app.resuming import recorded_run
@@ -31,13 +33,16 @@ from search.app.run_folders import (
 from search.engine.engine import Engine
 from search.engine.faults import naming
 from search.engine.run_folder import finalise
-from search.protocols import KernelEvaluator
+from search.protocols import Diagnoser, KernelEvaluator
 from search.records.events import RunFinished
 from search.records.journal import Journal, JournalError
 from search.records.run_state import RunState
 from search.records.tree import HISTORY
 from search.report.observer import ReportObserver
+from search.run.local_diagnoser import LocalDiagnoser
 from search.run.specification import SearchSpec
+
+logger = logging.getLogger(__name__)
 
 
 def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, list[str]]:
@@ -51,6 +56,12 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
+    one_of(config, "profile", PROFILES)
+    if config.profile != OFF and config.ray.address:
+        raise UsageError(
+            f"profile={config.profile} needs the devices of this machine; set profile=off, "
+            "or leave out ray.address"
+        )
     check_wandb(config)
     recording = recorded_run(config)
     if recording is not None and config.replay.evaluations:
@@ -101,6 +112,7 @@ async def search(
                     outstanding=outstanding,
                     environment=facts,
                     confirms=confirms,
+                    diagnoser=_diagnoser(spec, shared=evaluator is not None),
                 )
                 with _stopped_by_signals(engine, console) if signals else contextlib.nullcontext():
                     finished = await engine.run()
@@ -136,6 +148,17 @@ def _evaluator(
         return contextlib.nullcontext(ready), OUTSTANDING_PER_LANE
     host = host_of(spec.config)
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
+
+
+def _diagnoser(spec: SearchSpec, *, shared: bool) -> Diagnoser | None:
+    """What profiles the search's kernels. Nothing does if verdicts are recorded ones, or if other searches
+    may be measuring on the same devices."""
+    wanted = str(spec.config.get("profile", OFF))
+    if wanted != OFF and shared:
+        logger.warning("profile=%s has no effect on searches that share devices", wanted)
+    if wanted == OFF or shared or spec.evaluator is not None:
+        return None
+    return LocalDiagnoser(build(spec.config.evaluator), wanted)
 
 
 def _check_caps(config: DictConfig) -> None:

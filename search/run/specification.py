@@ -16,7 +16,7 @@ from search.app.plug_ins import plug_ins_of
 from search.engine.engine import Engine
 from search.engine.faults import PlugIn, naming, plug_in
 from search.engine.session import Session
-from search.protocols import HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
+from search.protocols import Diagnoser, HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.budget import Budget
 from search.records.journal import Journal
@@ -65,9 +65,16 @@ class SearchSpec:
         built = [plug_in("strategy", self.strategy), plug_in("proposer", self.proposer)]
         return [*plug_ins_of(self.config), *built]
 
-    def engine(self, journal: Journal, evaluator: KernelEvaluator, **session: Any) -> Engine:
-        """The engine, which continues whatever the journal has; `session`: further arguments of `Session`.
-        Raises UsageError for limits and settings that are not possible."""
+    def engine(
+        self,
+        journal: Journal,
+        evaluator: KernelEvaluator,
+        *,
+        diagnoser: Diagnoser | None = None,
+        **session: Any,
+    ) -> Engine:
+        """The engine, which continues whatever the journal has; `diagnoser`: see `Engine`; `session`: further
+        arguments of `Session`. Raises UsageError for limits and settings that are not possible."""
         try:
             return Engine(
                 Session(
@@ -88,6 +95,7 @@ class SearchSpec:
                 seed=self.seed,
                 history=self.history,
                 repairs=self.repairs,
+                diagnoser=diagnoser,
             )
         except ValueError as error:
             raise UsageError(first_line(error)) from error

@@ -323,7 +323,11 @@ def build(journal: Journal, *, ideas: int = 4, branch: int = 3, keep: int = 2, *
     parts.setdefault("evaluator", FakeEvaluator())
     strategy = parts.pop("strategy", IdeaBranching(ideas=ideas, branch=branch, keep=keep))
     proposer = parts.pop("proposer", FakeProposer())
-    policy = {name: parts.pop(name) for name in ("seed", "history", "repairs", "writing") if name in parts}
+    policy = {
+        name: parts.pop(name)
+        for name in ("seed", "history", "repairs", "writing", "diagnoser")
+        if name in parts
+    }
     session = Session(journal=journal, budget=budget, **parts)
     return Engine(session, strategy=strategy, proposer=proposer, **policy)
 

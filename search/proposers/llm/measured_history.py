@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluators.records.cases import in_lines
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from search.records.ranking import Ranking
 from search.records.tree import LIBRARY, Category, Outcome, Seed, Variant, fastest
@@ -47,12 +48,17 @@ class Gain:
 class MeasuredHistory:
     """The evidence of the ideas in `history`, whose seeds are variants in it or among `entries`. A kernel has
     one figure everywhere: its last comparison with other kernels if there was one, otherwise its own
-    verdict."""
+    verdict. `diagnoses` are by kernel id."""
 
     def __init__(
-        self, history: Sequence[Outcome] = (), entries: Sequence[Seed] = (), ranking: Ranking | None = None
+        self,
+        history: Sequence[Outcome] = (),
+        entries: Sequence[Seed] = (),
+        ranking: Ranking | None = None,
+        diagnoses: Mapping[str, Diagnosis] | None = None,
     ) -> None:
         self._history, self._ranking = history, ranking or Ranking()
+        self._diagnoses = diagnoses or {}
         self._entries = {entry.id: entry for entry in entries}
         self._variants = {each.id: each for outcome in history for each in outcome.variants}
         self._ideas = {outcome.idea.id: outcome.idea for outcome in history}
@@ -66,6 +72,11 @@ class MeasuredHistory:
         if isinstance(kernel, Seed) and (taken := self._taken_over.get(kernel.id)) is not None:
             own = taken.evaluation  # this search's own measurement of a library entry
         return None if own is None else self._ranking.evaluation(kernel.kernel.id, own)
+
+    def diagnosis(self, seed: Seed) -> str:
+        """What the kernel's profile means; "" if it was not profiled, or could not be."""
+        found = self._diagnoses.get(seed.kernel.id)
+        return found.text() if found is not None and found.reached else ""
 
     def gain(self, variant: Variant) -> Gain | None:
         """What a correct variant gained over its seed: measured side by side if the two were compared,

@@ -253,6 +253,7 @@ def _seed(seed: Seed, evidence: MeasuredHistory, source: str | None = None) -> d
         "verdict": evidence.verdict(seed),
         "title": seed.why,
         "lineage": evidence.lineage(seed),
+        "diagnosis": evidence.diagnosis(seed),
     }
 
 

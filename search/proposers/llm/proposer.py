@@ -214,7 +214,8 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
-        evidence = MeasuredHistory(history, run.entries, run.state.tree.before(expansion.round).ranking)
+        ranking = run.state.tree.before(expansion.round).ranking
+        evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses)
         prompt = self._prompts.ideas(
             problem,
             run.facts,

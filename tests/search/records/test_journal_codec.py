@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluators.records.diagnosis import Diagnosis, Finding, KernelTime, Level
 from evaluators.records.evaluation import Correctness, Evaluation, Status, Timing
 from evaluators.records.problem import DTYPES, Kernel, Problem
 from search.records.events import (
@@ -17,6 +18,7 @@ from search.records.events import (
     ExpansionAsked,
     IdeaImplemented,
     IdeaProposed,
+    KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
     RoundClosed,
@@ -39,6 +41,17 @@ positive = st.floats(1e-6, 1e6)
 sizes: Any = st.recursive(
     st.integers() | st.floats(allow_nan=False) | st.booleans() | st.text(),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
+)
+
+DIAGNOSIS = Diagnosis(
+    device="NVIDIA H200",
+    reached=("static", "trace"),
+    missing={"counters": "ncu is missing"},
+    findings=(
+        Finding(name="spills", evidence="12 of 13", confidence=Level.STATIC, helps="a tile", share=0.3),
+    ),
+    times=(KernelTime(kernel="k", launches=2, mean_us=3.5),),
+    seconds={"static and trace": 4.2},
 )
 texts = st.text(min_size=1).filter(str.strip)
 kernels = st.builds(Kernel, source=texts, language=st.sampled_from(["triton", "cuda", "cpp"]))
@@ -161,6 +174,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
         *(VariantEvaluated(at_s=4.0, variant=v, reused=draw(st.booleans())) for v in judged),
         RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
         LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
+        KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
             at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))

@@ -1,0 +1,1 @@
+"""The command `ideatree diagnose`: says what keeps a kernel from being faster."""

@@ -1,0 +1,1 @@
+"""Profiles a kernel apart from any measurement, and turns the profile into a diagnosis by fixed rules."""

@@ -1,0 +1,54 @@
+"""Profiles the kernels that a round's ideas start from, before the round and apart from any measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search.engine.session import Session
+from search.protocols import Diagnoser
+from search.records.events import KernelDiagnosed
+from search.records.tree import Expansion, Seed
+
+BEST = 2
+"""The best kernel and its runner-up are profiled even if no idea starts from them."""
+
+
+class Diagnoses:
+    """Takes each diagnosis once, and records it. Call `take` while nothing is in flight."""
+
+    def __init__(self, session: Session, diagnoser: Diagnoser) -> None:
+        self._session, self._diagnoser = session, diagnoser
+
+    async def take(self, expansions: Sequence[Expansion]) -> None:
+        """Profiles the best kernel, its runner-up and the seeds, unless they were profiled before. A stop
+        ends it at once."""
+        session, work = self._session, self._session.work
+        for seed in self._due(expansions):
+            if work.stop is not None:
+                return
+            assert seed.evaluation is not None
+            asked = self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
+            task = work.spawn(asked, f"profile {seed.id}")
+            while not task.done() and work.stop is None:
+                await work.changed()
+            if not task.done():
+                task.cancel()
+                return
+            if not task.cancelled() and task.exception() is None:
+                session.record(
+                    KernelDiagnosed(
+                        at_s=session.now_s, seed=seed.id, kernel=seed.kernel.id, diagnosis=task.result()
+                    )
+                )
+
+    def _due(self, expansions: Sequence[Expansion]) -> list[Seed]:
+        """What is to be profiled: correct kernels, each once."""
+        state = self._session.state
+        chosen = [each.seed for each in expansions if each.seed is not None and not each.as_it_is]
+        wanted = [*(variant.seed for variant in state.tree.best(BEST)), *chosen]
+        due = {
+            seed.kernel.id: seed
+            for seed in reversed(wanted)
+            if seed.evaluation is not None and seed.evaluation.timing is not None
+        }
+        return [seed for id, seed in reversed(due.items()) if id not in state.diagnoses]
