@@ -62,7 +62,7 @@ def without_folders(text: str) -> str:
 
 
 def whole_lines(lines: list[str], characters: int) -> str:
-    """The first lines that fit into so many characters, and how many were left out."""
+    """The first lines that fit into `characters`, and the number of those left out."""
     kept: list[str] = []
     for line in lines:
         if (characters := characters - len(line) - 1) < 0:

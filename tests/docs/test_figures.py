@@ -50,6 +50,7 @@ def places(svg: str) -> list[float]:
     return [float(each) for line in re.findall(r'points="([^"]*)"', svg) for each in re.split("[ ,]", line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/results/kernels.md"])
 def test_the_tables_are_those_of_the_cards(name: str) -> None:
     made = (tables.readme(),) if name == "README.md" else (tables.results("cuda"), tables.results("cpu"))

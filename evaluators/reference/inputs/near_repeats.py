@@ -44,6 +44,7 @@ def near_repeats(
     tensors = tensors_in(inputs)
     able = [number for number, each in enumerate(tensors) if _may_change(number, each, distributions)]
     secrets.SystemRandom().shuffle(able)
+    able.sort(key=lambda number: not tensors[number].is_floating_point())  # where changes show most
     start = secrets.randbelow(count)
     for turn in range(count if able else 0):
         number = able[turn // 2 % len(able)]

@@ -47,7 +47,7 @@ class Improvement:
                 if row := self._row(run, variant):
                     yield row
                 elif variant.timing is not None:
-                    self.left_out["correct kernels that are not surely faster than their seed"] += 1
+                    self.left_out["correct kernels that are not significantly faster than their seed"] += 1
 
     def _row(self, run: HarvestedRun, variant: Variant) -> Row | None:
         before, after = run.seed_of(variant), variant.evaluation

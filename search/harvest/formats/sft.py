@@ -49,7 +49,9 @@ class Sft:
             timing = each.evaluation.timing
             assert timing is not None, "a solution is correct"
             if timing.speedup_low <= self._min_speedup:
-                self.left_out[f"kernels not surely above {self._min_speedup:g}x ({TAKES_ALL})"] += 1
+                self.left_out[
+                    f"kernels whose interval is not above {self._min_speedup:g}x ({TAKES_ALL})"
+                ] += 1
                 continue
             asked = task(each.problem)
             prompt = asks_for_code(each.problem, each.brief)

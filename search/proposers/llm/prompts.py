@@ -125,7 +125,7 @@ class Prompts:
         *,
         summary: bool = False,
     ) -> str:
-        """Asks for `count` ideas for the seed, each with so many `variants`. `repeated` are texts that were
+        """Asks for `count` ideas for the seed, each with `variants` kernels. `repeated` are texts that were
         proposed but are too close to earlier ideas; `summary` gives the history less room."""
         others = [entry for entry in entries if seed is None or entry.id != seed.id]
         sources = share_room({each.id: each.kernel.source.rstrip() for each in others}, ENTRY_CHARACTERS)

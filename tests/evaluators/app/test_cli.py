@@ -91,6 +91,7 @@ def test_an_unknown_key(override: str, key: str, nearest: str) -> None:
     assert refusal(CONV, override) == f"unknown key {key}; did you mean {nearest}?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", sorted({group for group, _ in OPTIONS} - {"problem", *OF_OTHERS}))
 def test_an_unknown_option_of_a_group(group: str) -> None:
     message = refusal(CONV, f"{group}=zzzz")
@@ -102,12 +103,14 @@ def test_the_nearest_option_of_a_group_is_suggested() -> None:
     assert refusal(CONV, "pool=locl").startswith("unknown pool locl; did you mean local?")
 
 
+@pytest.mark.slow
 def test_no_problem() -> None:
     message = refusal()
     assert message.startswith("problem is not set; give problem=…, one of ")
     assert all(name in message for name in PROBLEMS)
 
 
+@pytest.mark.slow
 def test_a_file_problem_without_its_path() -> None:
     assert refusal("problem=file") == "problem.path is not set; give it as problem.path=…"
 
@@ -171,6 +174,7 @@ def test_limits_of_the_evaluator_are_positive(override: str) -> None:
         build(compose_config(RunConfig, [CONV, override]).evaluator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [["problem=file", "problem.path='{}'"], ["problem={}"]])
 def test_a_file_problem(tmp_path: Path, overrides: list[str]) -> None:
     path = tmp_path / "of (mine), this"
@@ -232,12 +236,14 @@ def test_every_shipped_strategy_and_proposer_instantiates(group: str, name: str)
     assert build(compose_config(RunConfig, chosen(group, name))[group]) is not None
 
 
+@pytest.mark.slow
 def test_the_evaluators_settings_instantiate_as_they_are_written() -> None:
     settings = build(compose_config(RunConfig, [CONV]).evaluator)
     assert settings == Settings()
     assert isinstance(settings.plan, Plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "pool"])
 def test_every_pool_takes_what_the_command_gives_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}

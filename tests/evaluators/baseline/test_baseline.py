@@ -67,6 +67,7 @@ def test_times_are_steady_if_eagers_time_stays_the_same() -> None:
     assert is_steady(timing_of(1.0, 9.0))  # too few to tell
 
 
+@pytest.mark.slow
 def test_times_that_are_not_steady_are_measured_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

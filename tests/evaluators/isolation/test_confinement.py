@@ -15,6 +15,7 @@ from tests.evaluators.conftest import LEVELS
 from tests.evaluators.isolation.confined import SECRET, attempt, confined, mechanisms
 
 
+@pytest.mark.slow
 def test_some_level_is_reached_and_named() -> None:
     assert mechanisms()[0] == "limits"
     assert set(mechanisms()) <= {"limits", "landlock", "seccomp", "namespaces"}

@@ -124,6 +124,7 @@ def test_json_and_back_is_equal(evaluation: Evaluation) -> None:
     assert Evaluation.from_json(json.loads(text)) == evaluation
 
 
+@pytest.mark.slow
 @given(evaluations())
 def test_to_json_is_plain_and_stable(evaluation: Evaluation) -> None:
     once = json.dumps(evaluation.to_json())

@@ -23,6 +23,7 @@ def matrix() -> torch.Tensor:
     return torch.randn(64, 128)
 
 
+@pytest.mark.slow
 def test_opening_takes_a_pass_of_eager_and_three_in_float64_a_distribution() -> None:
     own, double = 0, 0
 

@@ -86,6 +86,7 @@ def half_fixed() -> torch.Tensor:
     return torch.cat([FIXED[: SIZE // 2], torch.rand(SIZE // 2)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "why"),
     [

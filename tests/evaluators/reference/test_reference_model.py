@@ -54,6 +54,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 RULES = ("strict", "kernelbench", "kernelbench_v02")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", RULES)
 def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str) -> None:
     def other(x: torch.Tensor) -> torch.Tensor:
@@ -69,6 +70,7 @@ def test_the_reference_itself_and_another_order_of_sums_are_right(tolerance: str
     assert wrong_on(session, other) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", RULES)
 def test_softmaxes_that_are_right_only_on_the_benchmarks_numbers(tolerance: str) -> None:
     def no_maximum(x: torch.Tensor) -> torch.Tensor:
@@ -116,6 +118,7 @@ def test_a_layer_norm_that_does_not_normalise(tolerance: str) -> None:
     assert wrong_on(session, by_hand) == set()
 
 
+@pytest.mark.slow
 def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -220,6 +223,7 @@ def test_what_a_rounding_decides_is_judged_by_this_very_answer() -> None:
     assert session.judge_draw([wrong], full, own=True).problem
 
 
+@pytest.mark.slow
 def test_lower_precision_that_is_allowed_is_right_everywhere() -> None:
     def half(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a.half().double() @ b.half().double()).float()
@@ -380,6 +384,7 @@ def test_weights_keep_their_signs_where_the_reference_cannot_bear_others() -> No
     assert torch.equal(session.eager.log_scale, before)
 
 
+@pytest.mark.slow
 def test_answers_are_cached_if_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
 

@@ -79,6 +79,7 @@ def test_a_long_softmax_is_judged_on_its_own_scale(tolerance: str) -> None:
     assert findings(softmax, lambda: [torch.randn(16, 65536)], tolerance) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_an_output_that_is_always_zero_is_refused_by_every_rule(tolerance: str) -> None:
     def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -132,6 +133,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize(
     ("expression", "sound"),
@@ -221,6 +223,7 @@ def test_an_input_that_nothing_changes_is_named_as_what_a_kernel_may_ignore() ->
     assert session.untried["input 1"].startswith("equal in every draw")
 
 
+@pytest.mark.slow
 def test_numbers_among_the_inputs_are_named_and_may_not_differ_from_draw_to_draw() -> None:
     def reference(x: torch.Tensor, factor: float) -> torch.Tensor:
         return x.exp() * factor
@@ -240,11 +243,13 @@ def test_an_input_that_matters_in_few_places_matters() -> None:
     assert findings(reference, lambda: [torch.randn(1_000_000), torch.randn(1)]) == []
 
 
+@pytest.mark.slow
 def test_each_output_is_examined() -> None:
     (line,) = findings(lambda x: (x.exp(), x * 0), lambda: [matrix()])
     assert line.startswith("output 1: zeros pass")
 
 
+@pytest.mark.slow
 def test_outputs_without_elements_are_left_to_the_others() -> None:
     nothing = "there are no elements in its outputs to judge"
     assert findings(lambda x: x[:0], lambda: [matrix()]) == [nothing]
@@ -253,6 +258,7 @@ def test_outputs_without_elements_are_left_to_the_others() -> None:
     assert line.startswith("output 1: zeros pass")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unread", "more", "sound"),
     [

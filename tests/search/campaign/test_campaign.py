@@ -62,6 +62,7 @@ def run(made: Campaign) -> CampaignRun:
     return running
 
 
+@pytest.mark.slow
 def test_the_budget_is_shared_out_in_slices(tmp_path: Path) -> None:
     found = run(on_landscapes(tmp_path, evaluations=75))
     assert sorted(each.evaluations for each in found.searches) == [20, 25, 30]

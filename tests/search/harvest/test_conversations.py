@@ -97,6 +97,7 @@ def test_the_completion_is_the_kernel(format: Format) -> None:
         assert (read.source.strip(), read.language) == (row[column].strip(), row["language"])
 
 
+@pytest.mark.slow
 def test_a_preference_is_between_kernels_or_between_ideas() -> None:
     found = rows(Preference(), CONV2D, SOFTMAX)
     tree = {each.name: rebuild(replay(each / "journal.jsonl")).tree for each in (CONV2D, SOFTMAX)}

@@ -86,6 +86,7 @@ def test_no_size_or_name_changes_the_split(operation: str, features: int, name: 
     assert split_of(keys[0], 0.3, 0.3) == split_of(keys[1], 0.3, 0.3)
 
 
+@pytest.mark.slow
 @given(st.text("0123456789abcdef", min_size=12, max_size=12), st.floats(0, 0.4), st.floats(0, 0.4))
 def test_a_larger_split_keeps_its_problems(key: str, validation: float, test: float) -> None:
     if split_of(key, validation, test) == "test":

@@ -93,6 +93,7 @@ def test_variants_fail_at_their_rate() -> None:
     assert 0.22 < sum(each.status is not Status.CORRECT for each in verdicts) / 2000 < 0.28
 
 
+@pytest.mark.slow
 def test_a_thorough_measurement_has_less_noise() -> None:
     evaluator = proposer(measurement=0.1).evaluator
     errors: dict[bool, list[float]] = {False: [], True: []}

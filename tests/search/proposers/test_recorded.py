@@ -78,6 +78,7 @@ def test_who_builds_on_nothing_has_what_was_had_on_the_reference(tmp_path: Path)
     assert len(state.tree.variants) == len(recorded) == 3, "of two variants recorded one was asked for"
 
 
+@pytest.mark.slow
 def test_the_seed_sets_the_order(tmp_path: Path) -> None:
     def order(seed: int, name: str) -> list[str]:
         strategy = IdeaBranching(ideas=1, branch=1, keep=1)
@@ -136,6 +137,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     assert refusal == "proposer=recorded only works with problem=recorded"
 
 
+@pytest.mark.slow
 def test_a_recorded_repair_is_given(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -1,4 +1,4 @@
-"""A launch for each few rows: 512 launches of a microsecond or two."""
+"""A launch for each few rows: 64 launches of a microsecond or two. It was recorded with 512."""
 
 from torch import nn
 from torch.utils.cpp_extension import load_inline
@@ -15,7 +15,7 @@ __global__ void scale(const float* x, float* y, int n) {
 
 torch::Tensor run(torch::Tensor x) {
     auto y = torch::empty_like(x);
-    const long n = x.numel(), piece = (n + 511) / 512;
+    const long n = x.numel(), piece = (n + 63) / 64;
     for (long start = 0; start < n; start += piece) {
         const int count = std::min(piece, n - start);
         scale<<<(count + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(

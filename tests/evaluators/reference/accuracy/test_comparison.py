@@ -112,6 +112,7 @@ def test_products_may_cost_what_winograds_transforms_do(error: float, right: boo
     assert compare(out, ref, eager, "strict").problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 def test_zeros_in_place_of_a_long_softmax(tolerance: str) -> None:
     """Outputs near 1.5e-5 are judged on their own scale."""

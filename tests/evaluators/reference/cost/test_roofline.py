@@ -54,6 +54,7 @@ def test_a_floor_that_eager_beats_is_no_floor() -> None:
     assert too_fast(eager_ms=0.1, **claim) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(
     inputs=st.integers(1, 4 * H200.cache_bytes),
     outputs=st.integers(0, 4 * H200.cache_bytes),

@@ -91,6 +91,7 @@ def test_infinite_and_missing_numbers_do_not_spread() -> None:
     assert shares_of([answer]).isfinite().all()
 
 
+@pytest.mark.slow
 def test_floating_inputs_change_and_keep_signs_and_zeros() -> None:
     x, ids, scalar = torch.randn(300, 700).relu(), torch.arange(4), torch.tensor(2.0)
     a, b, c = stirred(x, ids, scalar, answer=torch.randn(33))

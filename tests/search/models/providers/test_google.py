@@ -66,6 +66,7 @@ def failure(reply: Reply, **more: Any) -> CallFailed:
     return caught.value
 
 
+@pytest.mark.slow
 def test_the_request_has_what_the_question_has() -> None:
     one = asked(temperature=0.7, reasoning_effort="high")
     assert one.headers["x-goog-api-key"] == KEY
@@ -80,6 +81,7 @@ def test_the_request_has_what_the_question_has() -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_is_not_set_is_not_sent() -> None:
     one = asked(replace(QUESTION, schema=None))
     assert one.body["generationConfig"] == {"maxOutputTokens": 500}
@@ -92,6 +94,7 @@ def test_the_name_is_the_providers_and_the_models() -> None:
         assert model(server, name="gateway/g").name == "gateway/g"
 
 
+@pytest.mark.slow
 def test_usage_and_dollars_are_as_reported() -> None:
     usage = Usage(input_tokens=12_345, cached_tokens=10_240, output_tokens=6_789)
     with ModelServer(GEMINI, always(Reply(text="hello", usage=usage, thought_tokens=6_000))) as server:
@@ -102,12 +105,14 @@ def test_usage_and_dollars_are_as_reported() -> None:
     assert PRICE.dollars(answer.usage) == Decimal("0.055611")
 
 
+@pytest.mark.slow
 def test_without_usage_none_is_reported() -> None:
     with ModelServer(GEMINI, always(Reply(text="hello", usage=None))) as server:
         answer = ask(model(server))
     assert answer.usage is None
 
 
+@pytest.mark.slow
 def test_thoughts_are_no_part_of_the_answer() -> None:
     with ModelServer(GEMINI, always(Reply(thought="Hmm.", text="hello"))) as server:
         assert ask(model(server)).text == "hello"
@@ -122,6 +127,7 @@ def of_type(name: str, **more: str) -> dict[str, Any]:
     return {"@type": f"type.googleapis.com/google.rpc.{name}", **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [

@@ -248,7 +248,7 @@ def test_all_variants_may_be_one_question() -> None:
     text = Prompts().code(PROBLEM, FACTS, idea, SEED, None, MeasuredHistory(), [], [1, 2], 2)
     assert "Write 2 of its 2 variants." in text
     assert "- variant 1: by float2\n- variant 2: another choice where the idea leaves one open\n" in text
-    assert "2 whole files, each in a fenced code block of its own" in text
+    assert "2 whole files, each in a separate fenced code block" in text
     assert "SEARCH" not in text
 
 

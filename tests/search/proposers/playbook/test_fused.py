@@ -168,6 +168,7 @@ def test_kernels_are_right(name: str, tmp_path: Path) -> None:
         close(kernel.ModelNew()(*inputs), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_they_are_written_in_triton(name: str) -> None:
     problem = replace(KNOWN[name], device="cuda")

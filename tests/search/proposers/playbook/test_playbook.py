@@ -207,6 +207,7 @@ def test_a_foreign_seed_is_treated_like_the_reference() -> None:
     assert {idea.parent for idea in ideas} == {"theirs"}
 
 
+@pytest.mark.slow
 def test_it_builds_on_kernels_whose_knobs_it_can_read(tmp_path: Path) -> None:
     playbook, conv = Playbook(), load_problem("level1/conv2d")
     own = implement(conv, propose(conv)[0])[0]

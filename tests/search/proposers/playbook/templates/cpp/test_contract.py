@@ -170,6 +170,7 @@ def test_a_narrow_image_keeps_its_border(tmp_path: Path) -> None:
     check(narrow, template.render(workload, knobs), tmp_path, bf16=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knobs", [{"joint": True}, {"scratch": True}, {"threads": True, "split": "parts"}])
 def test_a_softmax_whose_beginning_is_masked(knobs: Knobs, tmp_path: Path) -> None:
     """A block that has nothing but minus infinity must not turn the rest of its row into NaN."""
