@@ -61,11 +61,11 @@ FACTS = (
     ("max_threads_per_multi_processor", "{} threads per multiprocessor"),
     ("L2_cache_size", "{} bytes of L2 cache"),
     ("total_memory", "{} bytes of memory"),
-    ("copy_gb_per_s", "{} GB/s when copying (bytes read and written), measured"),
-    ("float32_tflop_per_s", "{} TFLOP/s in large float32 matmuls, measured"),
-    ("tf32_tflop_per_s", "{} TFLOP/s in TF32, measured"),
-    ("bfloat16_tflop_per_s", "{} TFLOP/s in bfloat16, measured"),
-    ("float16_tflop_per_s", "{} TFLOP/s in float16, measured"),
+    ("copy_gb_per_s", "{} GB/s when copying (bytes read and written)"),
+    ("float32_tflop_per_s", "{} TFLOP/s in large float32 matmuls"),
+    ("tf32_tflop_per_s", "{} TFLOP/s in TF32"),
+    ("bfloat16_tflop_per_s", "{} TFLOP/s in bfloat16"),
+    ("float16_tflop_per_s", "{} TFLOP/s in float16"),
     ("instructions", "vector instructions: {}"),
     ("caches", "caches: {}"),
     ("threads", "{} threads for a kernel"),
@@ -273,7 +273,7 @@ def _roofline(evaluation: Evaluation) -> str:
         return ""
     return (
         f"At least {found.bytes / 1e6:.4g} MB must be moved, and the reference performs "
-        f"{found.operations / 1e9:.4g} GFLOP. At the measured rates below (copying, or products of the "
+        f"{found.operations / 1e9:.4g} GFLOP. At the rates below (copying, or products of the "
         f"allowed precision) that takes {found.floor_ms:.4g} ms, the roofline; it is {found.bound}-bound."
     )
 
