@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TRIED = 64
 """Random elements, of which the smallest and the largest are exchanged, so that the outputs show it."""
+MOST_PAIRED = 6
+"""Repeats for tensors that change twice each."""
 END = 64
 """Elements at either end of a long tensor that stay as they are: in a sorted one, the smallest and the
 largest are there."""
@@ -36,15 +38,15 @@ FLAT = 1e-2
 def near_repeats(
     inputs: list[Any], count: int, distributions: Mapping[str, Distribution]
 ) -> Iterator[list[Any]]:
-    """The inputs `count` times, each time with one or two elements of one tensor changed. The tensors take
-    turns, twice each: a kernel that notices a change of one may miss that of another only if two calls in a
-    row differ in that one. The changes are in different parts. New values come from the same tensor. Integers
-    and booleans change only if the reference takes them in any order, by the `distributions` that it can
-    judge on."""
+    """The inputs `count` times, or twice for each of up to three tensors if that is more, each time with one
+    or two elements of one tensor changed. The tensors take turns, twice each: a kernel that notices a change
+    of one may miss that of another only if two calls in a row differ in that one. The changes are in
+    different parts. New values come from the same tensor. Integers and booleans change only if the reference
+    takes them in any order, by the `distributions` that it can judge on."""
     tensors = tensors_in(inputs)
     able = [number for number, each in enumerate(tensors) if _may_change(number, each, distributions)]
     secrets.SystemRandom().shuffle(able)
-    able.sort(key=lambda number: not tensors[number].is_floating_point())  # where changes show most
+    count = max(count, min(2 * len(able), MOST_PAIRED))
     start = secrets.randbelow(count)
     for turn in range(count if able else 0):
         number = able[turn // 2 % len(able)]
