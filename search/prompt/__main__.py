@@ -88,7 +88,7 @@ def main(config: DictConfig) -> int:
     elif config.estimate:
         print("\n".join(_estimate(config)))  # noqa: T201  (the command's output)
     else:
-        question = _question(config, folder)
+        question = _question(config, *_begun(config, folder))
         print(f"{question.system}\n{question.prompt}")  # noqa: T201  (the command's output)
     return 0
 
@@ -97,12 +97,10 @@ def _estimate(config: DictConfig) -> list[str]:
     """The estimate for a new search with this config. Raises UsageError for a run."""
     if config.run is not None:
         raise UsageError("estimate=true is for a new search; leave run=… away")
-    question = _question(config, None)
-    proposer: LLMProposer = build(config.proposer)
-    problem, facts = _new_search(config)
-    proposer.begin(_context(problem, None, RunState(), config.history, facts, ()))
+    proposer, run = _begun(config, None)
+    question = _question(config, proposer, run)
     idea = Idea(text="", category=Category.COMPUTE, parent="", round=1, proposer="")
-    code = proposer.code_question(problem, idea, None, [1], 1)
+    code = proposer.code_question(run.problem, idea, None, [1], 1)
     plan = SearchPlan(
         rounds=config.rounds,
         ideas=config.ideas,
@@ -116,8 +114,8 @@ def _estimate(config: DictConfig) -> list[str]:
     return estimate_lines(plan, proposer.models)
 
 
-def _question(config: DictConfig, folder: Path | None) -> Question:
-    """What a search with this config would ask next, at the point where the run is. Raises UsageError."""
+def _begun(config: DictConfig, folder: Path | None) -> tuple[LLMProposer, RunContext]:
+    """The proposer, at the point where the run in `folder` is, or of a new search. Raises UsageError."""
     state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
     proposer: LLMProposer = build(config.proposer)
     if state.started is not None:
@@ -126,8 +124,14 @@ def _question(config: DictConfig, folder: Path | None) -> Question:
         problem, facts = _new_search(config)
         library: Library | None = build(config.library.kernels) if config.library.use else None
         entries = library_seeds(library, problem, facts) if library else ()
-    proposer.begin(_context(problem, folder, state, config.history, facts, entries))
-    tree = state.tree
+    context = _context(problem, folder, state, config.history, facts, entries)
+    proposer.begin(context)
+    return proposer, context
+
+
+def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Question:
+    """What a search with this config would ask next. Raises UsageError."""
+    problem, state, entries, tree = run.problem, run.state, run.entries, run.state.tree
     if (variant_id := config.variant) is not None:
         if variant_id not in tree.variants:
             raise UsageError(f"variant={variant_id}: the run has no such variant")

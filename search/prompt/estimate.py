@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search.proposers.llm.measured_history import MISTAKES_CHARACTERS, TRIED_CHARACTERS
-from search.records.model_calls import LLM, Usage
+from search.records.model_calls import CHARACTERS_PER_TOKEN, LLM, Usage
 
-CHARACTERS_PER_TOKEN = 4
 IDEA_TOKENS, KERNEL_TOKENS = 250, 3500
 """Tokens of an answer for each idea and each kernel: those of a strong model's CUDA kernels (14,000
 characters) without its thinking."""
@@ -76,7 +75,7 @@ def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
     """The estimate in words; with several models, the dollars of each if it did all of the work."""
     usage = plan.usage()
     repair = Usage(
-        input_tokens=(plan.code_characters + KERNEL_TOKENS * CHARACTERS_PER_TOKEN) // CHARACTERS_PER_TOKEN,
+        input_tokens=plan.code_characters // CHARACTERS_PER_TOKEN + KERNEL_TOKENS,
         output_tokens=KERNEL_TOKENS,
     )
     lines = [

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 MILLION = 1_000_000
 WRAPPING_TOKENS = 256
 """More than any chat template adds to a prompt and its schema."""
+CHARACTERS_PER_TOKEN = 4
+"""About; for tokens that no provider counts."""
 LONGEST_TEXT = 1_000_000
 """Characters of an answer; a longer one is malformed."""
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")

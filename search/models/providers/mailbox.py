@@ -10,7 +10,16 @@ from pathlib import Path
 
 from evaluators.base.atomic_write import write_atomically
 from evaluators.records.problem import content_id
-from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price, Question, Usage
+from search.records.model_calls import (
+    CHARACTERS_PER_TOKEN,
+    Answer,
+    CallFailed,
+    Cause,
+    Limits,
+    Price,
+    Question,
+    Usage,
+)
 
 POLL_EVERY_S = 0.3
 UNCHANGED_S = 60.0
@@ -19,7 +28,6 @@ END = "<!-- end -->"
 INDEX = "open.txt"
 STATED = re.compile(r"\A(model|conversation):[ \t]*(.+)\n")
 """A line at the top of an answer: who answered, and whether in a fresh or a continued conversation."""
-CHARACTERS_PER_TOKEN = 4
 
 
 class Mailbox:

@@ -75,7 +75,7 @@ def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
     reason = ""
     for candidate in _json_candidates(_without_thinking(text)):
         try:
-            items = _items(_json(candidate))
+            items = _json_items(candidate)
         except ValueError as error:
             reason = reason or str(error)
             continue
@@ -225,17 +225,16 @@ def _json_candidates(text: str) -> list[str]:
     return found
 
 
-def _json(text: str) -> Any:
-    """The JSON of a text, with its small faults mended. Raises ValueError."""
+def _json_items(text: str) -> list[Any]:
+    """The items of the JSON of a text, with its small faults mended. Raises ValueError."""
     try:
-        return json.loads(text)
+        return _items(json.loads(text))
     except (ValueError, RecursionError) as error:
         reason = ValueError(f"the answer is not JSON: {error}")
     text = text.strip()
     if not text.startswith(("{", "[")) or text.count("[") + text.count("{") > MOST_BRACKETS:
         raise reason
-    found = json_repair.loads(text, skip_json_loads=True)
-    items = _items(found)
+    items = _items(json_repair.loads(text, skip_json_loads=True))
     if items and not text.endswith(("}", "]")):
         items = items[:-1]  # cut off in the middle of the last one
     if not items:
@@ -246,10 +245,9 @@ def _json(text: str) -> Any:
 def _items(data: Any) -> list[Any]:
     """The ideas in JSON: a list, the list of an object, or a single idea."""
     if isinstance(data, dict):
-        lists = (
-            [data["ideas"]] if "ideas" in data else [each for each in data.values() if isinstance(each, list)]
-        )
-        data = lists[0] if len(lists) == 1 and "text" not in data else [data]
+        lists = [each for each in data.values() if isinstance(each, list)]
+        is_idea = any(name in data for name in TEXT_NAMES)
+        data = data["ideas"] if "ideas" in data else lists[0] if len(lists) == 1 and not is_idea else [data]
     return data if isinstance(data, list) else [data]
 
 

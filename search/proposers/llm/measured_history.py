@@ -133,16 +133,11 @@ class MeasuredHistory:
 
     def lineage(self, seed: Seed) -> list[str]:
         """The ideas that led to a seed, oldest first, each with what it gave."""
-        line: list[str] = []
-        variant = self._variants.get(seed.id)
-        while variant is not None:
-            idea = self._ideas[variant.idea]
-            line.insert(0, f"{idea.text} → {self.figures(variant)}")
-            parent = variant.parent
-            variant = self._variants.get(parent)
-            if variant is None and parent in self._entries:
-                line.insert(0, f"the library's `{parent}` → {self.figures(self._entries[parent])}")
-        return line
+        line = self._line(seed)
+        steps = [f"{self._ideas[each.idea].text} → {self.figures(each)}" for each in line]
+        if line and (entry := self._entries.get(line[0].parent)):
+            steps.insert(0, f"the library's `{entry.id}` → {self.figures(entry)}")
+        return steps
 
     def tried(self, seed: Seed | None, *, summary: bool = False) -> str:
         """Every idea with its variants, oldest first, as far as there is room. States what was left out."""
@@ -178,6 +173,15 @@ class MeasuredHistory:
             lines.append(line)
         return lines
 
+    def _line(self, seed: Seed | None) -> list[Variant]:
+        """The variants that led to a seed, oldest first."""
+        line: list[Variant] = []
+        variant = self._variants.get(seed.id) if seed else None
+        while variant is not None:
+            line.insert(0, variant)
+            variant = self._variants.get(variant.parent)
+        return line
+
     def _block(self, outcome: Outcome) -> str:
         """An idea and, below it, each of its variants."""
         idea = outcome.idea
@@ -197,14 +201,9 @@ class MeasuredHistory:
         """The outcomes in the order in which they are given room."""
         by_idea = {outcome.idea.id: outcome for outcome in self._history}
         best = fastest((each.best for each in self._history if each.best), BEST_KEPT, self._ranking)
-        line: list[str] = []
-        variant = self._variants.get(seed.id) if seed else None
-        while variant is not None:
-            line.append(variant.idea)
-            variant = self._variants.get(variant.parent)
         last = max((each.idea.round for each in self._history), default=0)
         newest = list(reversed(self._history))
-        order = [*line, *(each.idea for each in best)]
+        order = [each.idea for each in (*reversed(self._line(seed)), *best)]
         order += [each.idea.id for each in newest if each.idea.round == last]
         order += [each.idea.id for each in newest if self._helped(each)]
         order += [each.idea.id for each in newest]
@@ -212,12 +211,10 @@ class MeasuredHistory:
 
     def _helped(self, outcome: Outcome) -> bool:
         """Whether the idea's best kernel is faster than its seed beyond the error."""
-        if outcome.best is None:
+        if outcome.best is None or (timing := outcome.best.timing) is None:
             return False
         gain = self.gain(outcome.best)
-        return (
-            gain.low > 1 if gain else outcome.best.timing is not None and outcome.best.timing.speedup_low > 1
-        )
+        return (gain.low if gain else timing.speedup_low) > 1
 
     def _by_category(self) -> list[str]:
         counts = Counter(outcome.idea.category for outcome in self._history)
