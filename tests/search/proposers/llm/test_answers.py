@@ -72,7 +72,13 @@ def test_ideas_that_a_person_could_read_are_read(text: str) -> None:
     assert (second.text, second.library_entry) == ("Fuse it.", "")
 
 
-@pytest.mark.parametrize("text", [ONE, f"[{ONE}]", fenced(ONE, "json"), '["Tile it."]'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(ONE, f"[{ONE}]", fenced(ONE, "json"), '["Tile it."]'),
+        '{"idea": "Tile it.", "variants": ["by 64", "by 128"]}',
+    ],
+)
 def test_one_idea(text: str) -> None:
     assert [each.text for each in read_ideas(text, ENTRIES)] == ["Tile it."]
 
