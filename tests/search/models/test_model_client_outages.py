@@ -1,4 +1,4 @@
-"""Models that are out of service: which are asked in their place, how long questions wait, and what they say."""
+"""Models that are out of service: which others are asked, how long questions wait, and what they say."""
 
 from __future__ import annotations
 
