@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 
 HEADER, BLOCK = 7, 32 * 1024
 FULL, LAST = 1, 4
@@ -56,7 +58,10 @@ class OfflineRun:
 
 
 def away_from_home(patch: pytest.MonkeyPatch, home: Path) -> None:
-    """W&B finds nobody's settings or key, and keeps its own files in this folder."""
+    """W&B finds nobody's settings or key, keeps its own files in this folder, and starts a service of its own
+    there: the one that an earlier test of this process started may be gone."""
+    with contextlib.suppress(OSError):
+        wandb.teardown()
     for name in ("HOME", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         patch.setenv(name, str(home))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR"):

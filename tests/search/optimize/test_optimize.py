@@ -94,7 +94,7 @@ def test_code_with_different_outputs_is_not_delivered(
     monkeypatch.setattr(optimize, "find_kernels", own_code)
     monkeypatch.setattr(stages, "verify_in_subprocess", lambda *given: wrong)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "library.use=false"]
-    assert main([*given, "least_gain=0.001"]) == 2
+    assert main([*given, "least_gain=0"]) == 2
     assert "has different outputs even without kernels" in capsys.readouterr().err
     [folder] = (place / "outputs" / "optimize").iterdir()
     assert not (folder / "optimized").exists()
@@ -109,7 +109,7 @@ def test_a_model_is_delivered_with_kernels(
     monkeypatch.setattr(optimize, "find_kernels", own_code)
     monkeypatch.setattr(stages, "VerificationTask", UNPLACED)
     given = ["model=my_model.py", "device=cpu", "iterations=1", "report=false", "compile=none", "turns=6"]
-    assert main([*given, "compared=2", "library.use=false", "least_gain=0.001", "stop_after=extract"]) == 0
+    assert main([*given, "compared=2", "library.use=false", "least_gain=0", "stop_after=extract"]) == 0
     [folder] = (place / "outputs" / "optimize").iterdir()
     before = (folder / "profile.json").read_text()
     assert not (folder / "optimized").exists()
@@ -194,7 +194,7 @@ def test_several_shapes_from_the_profile_to_the_package(
     monkeypatch.setattr(optimize, "find_kernels", own_code)
     monkeypatch.setattr(stages, "VerificationTask", UNPLACED)
     given = ["model=my_model.py", SHAPES, "device=cpu", "iterations=1", "report=false", "compile=none"]
-    given += ["compared=1", "turns=6", "library.use=false", "least_gain=0.001", "stop_after=extract"]
+    given += ["compared=1", "turns=6", "library.use=false", "least_gain=0", "stop_after=extract"]
     assert main(given) == 0
     [folder] = (place / "outputs" / "optimize").iterdir()
     profile = read_profile(folder)
