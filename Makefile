@@ -20,15 +20,15 @@ demo: install
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
 # At most 10 minutes on two cores. Three processes even there, because each waits for deadlines and processes
-# most of its time. Covers a third of the catalogue of cheats, another one for each commit.
+# most of its time. Covers a third of the slow tests, another one for each commit, and those marked core.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: .venv/test
-	$(PYTEST) -m "not exhaustive"
+	$(PYTEST) --third -m "not exhaustive"
 
-# Everything: the whole catalogue, and the tests that plant failures.
+# Everything: all slow tests, the whole catalogue of cheats, and the tests that plant failures.
 test-all: .venv/test
-	IDEATREE_CATALOGUE=all $(PYTEST)
+	$(PYTEST)
 
 # At most 60 s, for the daily loop.
 test-fast: .venv/test

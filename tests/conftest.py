@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.selection"]
+
 LONGEST = (
     *("evaluators/test_catalogue.py", "search/run/test_run.py", "kernel_library/seeds/test_cpp_seeds.py"),
     *("evaluators/test_chaos.py", "search/test_through_the_wire.py", "search/mcp/test_mcp.py"),

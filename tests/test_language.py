@@ -103,6 +103,7 @@ def problems(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_no_page_help_message_or_docstring_reads_as_if_translated() -> None:
     found = [each for path in files() for each in problems(path)]

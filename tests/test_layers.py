@@ -60,6 +60,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_imports_point_down() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
@@ -83,6 +84,7 @@ def is_command(module: str) -> bool:
     return package == "ideatree" or rest.split(".")[0] in COMMANDS[package]
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_importing_brings_in_nothing_heavy() -> None:
     """Neither a device's libraries nor a command's: they are imported where they are used."""

@@ -10,14 +10,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ideatree.commands import COMMANDS
 from ideatree.commands import main as ideatree
 from tests.docs.pages import PAGES, ROOT, blocks, examples
-from tests.evaluators.catalogue import sample
 from tests.ideatree.test_interface import REFERENCE, SOURCE
 from tests.search.compare.compared import compared
 from tests.search.optimize.profiling.test_profile import SOFTMAX, profile
@@ -74,16 +72,8 @@ def test_the_pages_show_every_command() -> None:
     assert {command.partition(" ")[0] for command in shown()} == set(COMMANDS)
 
 
-def parameters() -> list[Any]:
-    """The commands. Those that the present commit does not choose are exhaustive: each composes a config."""
-    return [
-        pytest.param(command, marks=() if sample.is_chosen(command) else pytest.mark.exhaustive)
-        for command in shown()
-    ]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("command", parameters())
+@pytest.mark.parametrize("command", shown())
 def test_a_command_of_the_pages(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

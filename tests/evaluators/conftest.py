@@ -15,7 +15,6 @@ import pytest
 
 from evaluators.build.build_cache import BuildCache
 from evaluators.reference.cost.machine_peaks import MachinePeaks
-from tests.evaluators.catalogue import sample
 
 MARK = "CUDAHOSTCXX"
 """One of the few variables that cross into the evaluator's processes; nothing reads it on a CPU."""
@@ -29,36 +28,11 @@ H200 = MachinePeaks(
 
 Marked = Callable[[], list[str]]
 
-VERDICTS = "test_catalogue.py::test_the_verdict["
-
 LEVELS = [
     pytest.param(True, id="namespaces"),
     pytest.param(False, id="no namespaces"),
 ]
 """For tests that must pass with and without namespaces."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out two thirds of the catalogue, unless cases are named by `-k` or `::`."""
-    if sample.covers_all() or config.option.keyword or any("::" in each for each in config.args):
-        return
-    left_out = [each for each in items if VERDICTS in each.nodeid and not sample.is_chosen(each.name)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [each for each in items if each not in set(left_out)]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints which part of the catalogue ran."""
-    reports = [each for reports in terminalreporter.stats.values() for each in reports]
-    ran = {each.nodeid for each in reports if isinstance(each, pytest.TestReport) and VERDICTS in each.nodeid}
-    if ran:
-        part = (
-            f"by {sample.VARIABLE}=all or by name"
-            if sample.covers_all() or terminalreporter.config.option.keyword
-            else f"the third that commit {sample.commit()[:9]} chooses; {sample.VARIABLE}=all runs every one"
-        )
-        terminalreporter.write_line(f"catalogue: {len(ran)} cases, {part}")
 
 
 @pytest.fixture(scope="session")

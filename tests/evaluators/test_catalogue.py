@@ -1,7 +1,7 @@
 """Evaluates the kernels of the catalogue one after another, with one worker per device.
 
 A kernel must not change the verdict on the next. They are ordered by problem, because opening a problem takes
-seconds. A run covers the third that HEAD's commit chooses; `IDEATREE_CATALOGUE=all` covers every kernel.
+seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel
 from evaluators.records.timing import Plan
-from tests.evaluators.catalogue import NO_GAIN, ROOT, Fixture, fixtures, read, sample
+from tests.evaluators.catalogue import NO_GAIN, ROOT, Fixture, fixtures, read
 from tests.evaluators.catalogue.problems import CASES, problem
 from tests.evaluators.catalogue.table import PAGE, page
 
@@ -90,13 +90,6 @@ def test_the_verdict(
         if not (complaint and (unknown or seems_to_gain)):
             break  # otherwise a busy machine may be the reason
     assert not complaint, complaint
-
-
-def test_runs_of_different_commits_cover_different_thirds() -> None:
-    cases = [each.id for each in FIXTURES]
-    runs = [{case for case in cases if sample.is_chosen(case, f"commit {n}")} for n in range(40)]
-    assert all(len(cases) / 5 < len(run) < len(cases) / 2 for run in runs)
-    assert set.union(*runs) == set(cases)
 
 
 def test_the_catalogue_is_large_and_whole() -> None:

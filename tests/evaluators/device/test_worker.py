@@ -27,6 +27,7 @@ from tests.evaluators.device.kernels import (
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.core
 def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worker) -> None:
     found = assert_honest_is_correct(judge)
     timing, correctness = found.timing, found.correctness

@@ -12,7 +12,6 @@ import torch
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem
-from tests.evaluators.catalogue import sample
 from tests.evaluators.catalogue.problems import CASES, problem
 from tests.evaluators.test_catalogue import SETTINGS
 
@@ -101,15 +100,9 @@ STATELESS = ("in_place_tanh", "dropout")
 
 def _parameters() -> list[object]:
     sources = {each.source: name for name, each in reversed(CASES.items())}
-    marks = {
-        name: {
-            "cpu": () if sample.is_chosen(name) else (pytest.mark.exhaustive,),
-            "cuda": (pytest.mark.gpu, NEEDS_GPU),
-        }
-        for name in sources.values()
-    }
+    marks = {"cpu": (), "cuda": (pytest.mark.gpu, NEEDS_GPU)}
     return [
-        pytest.param(name, device, id=f"{name}-{device}", marks=marks[name][device])
+        pytest.param(name, device, id=f"{name}-{device}", marks=marks[device])
         for name in sources.values()
         for device in ("cpu", "cuda")
     ]

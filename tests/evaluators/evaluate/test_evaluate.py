@@ -92,6 +92,7 @@ def test_the_language_is_guessed_from_the_source(source: str, language: str) -> 
     assert language_of(source) == language
 
 
+@pytest.mark.core
 def test_a_verdict_to_read(
     call: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], marked: Marked
 ) -> None:

@@ -16,7 +16,6 @@ from evaluators.reference.loading import PROBLEMS, load_problem
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.reference.running_reference import UnfitReference
 from evaluators.reference.validation import examine
-from tests.evaluators.catalogue import sample
 from tests.evaluators.references import problem_of, session_of
 
 CONFIGS = PROBLEMS.parents[1] / "configs" / "problem"
@@ -45,10 +44,7 @@ def examine_shipped(name: str, device: str) -> ReferenceModel:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if sample.is_chosen(name) else pytest.mark.exhaustive) for name in SHIPPED],
-)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_problems_can_judge(name: str) -> None:
     reference = examine_shipped(name, "cpu")
     assert {"shifted", "small", "large", "uneven", "spikes", "constant rows"} <= {*reference.distributions}

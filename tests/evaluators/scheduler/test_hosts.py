@@ -50,6 +50,7 @@ def clean(marked: Marked) -> Iterator[Marked]:
     assert gone(marked), marked()
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_threads_of_this_process(clean: Marked) -> None:
     before = set(scratch_root("x").parent.glob("*"))

@@ -100,6 +100,7 @@ def test_the_final_measurement_is_shown(tmp_path: Path, terminal: bool) -> None:
     assert sorted(lines[start:]) == sorted(["measuring 3 winners again to confirm them", *finals])
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_killed_campaign_resumes(tmp_path: Path) -> None:
     first = run(on_landscapes(tmp_path, evaluations=30))

@@ -53,6 +53,7 @@ def test_bad_input_is_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_ended_searches_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "compared"

@@ -15,6 +15,7 @@ from tests.search.engine_fakes import cut
 from tests.search.fakes import FakeEvaluator, FakeProposer, contents, search, state_of
 
 
+@pytest.mark.core
 @pytest.mark.slow
 @pytest.mark.parametrize(("pool", "limit"), [(10**9, None), (12, None), (12, 10), (10**9, 19)])
 def test_a_run_cut_anywhere_resumes_to_the_same_tree(tmp_path: Path, pool: int, limit: int | None) -> None:

@@ -100,6 +100,7 @@ def test_code_with_different_outputs_is_not_delivered(
     assert not (folder / "optimized").exists()
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_model_is_delivered_with_kernels(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

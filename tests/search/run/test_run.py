@@ -163,6 +163,7 @@ def test_an_invalid_reference_is_refused(
 # --- whole searches -------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_a_search_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(tmp_path, *SMALL, "rounds=2", "ideas=1", "branch=1") == 0
     folder = only_folder(tmp_path)
