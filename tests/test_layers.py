@@ -118,6 +118,7 @@ def test_a_floor_has_few_entries(package: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_class_names_are_unique() -> None:
     """But for what kernels, references and templates of both define."""
     found: Counter[str] = Counter()

@@ -83,6 +83,7 @@ def test_every_block_runs(
     assert "softmax/cpp cpp level1/softmax" in said
 
 
+@pytest.mark.slow
 def test_the_block_on_frames_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks(DOCS / "guides" / "report.md"):
         exec(compile(block, "report.md", "exec"), {})

@@ -154,6 +154,7 @@ def test_a_bad_header_is_refused(tmp_path: Path, old: str, new: str) -> None:
         read(path)
 
 
+@pytest.mark.slow
 def test_complaints() -> None:
     fixture = Fixture(
         group="timing",

@@ -81,6 +81,7 @@ def test_a_comparison_resumes(compared: ideatree.Comparison) -> None:
     assert {each.to_json() for each in again.searches} == set(lines)
 
 
+@pytest.mark.slow
 def test_a_wrong_comparison_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ideatree.UsageError, match="needs a budget"):
         ideatree.compare("landscape", folder=tmp_path, proposer="landscape", strategies=["beam", "puct"])

@@ -43,6 +43,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[FakeHost]:
     return made
 
 
+@pytest.mark.slow
 def test_load_problem_by_name_and_by_file(tmp_path: Path) -> None:
     (tmp_path / "my model.py").write_text(REFERENCE)
     own = ideatree.load_problem(tmp_path / "my model.py", device="cpu")
@@ -68,6 +69,7 @@ def test_errors_are_one_line(call: Any, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_evaluator_works_only_inside_its_block(hosts: list[FakeHost]) -> None:
     evaluator = ideatree.Evaluator(device="cpu")
     with pytest.raises(RuntimeError, match="with block"):
@@ -89,6 +91,7 @@ def test_an_evaluator_is_closed_when_its_block_fails(hosts: list[FakeHost]) -> N
     assert [host.closed for host in hosts] == [1]
 
 
+@pytest.mark.slow
 def test_an_evaluator_works_inside_a_running_loop(hosts: list[FakeHost]) -> None:
     """As in a notebook."""
 

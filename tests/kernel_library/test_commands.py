@@ -70,6 +70,7 @@ def test_list_filters(
     assert ("no entries" in said) == (not wanted)
 
 
+@pytest.mark.slow
 def test_list_says_what_is_best(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     list.main([f"library.root={root}", "op=softmax"])
     lines = capsys.readouterr().out.splitlines()
@@ -79,6 +80,7 @@ def test_list_says_what_is_best(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "best" not in slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("floor_ms", "shown"), [(0.5, "50%"), (1.0, "100%"), (1.004, "100%"), (1.02, ">100%"), (1.6, ">100%")]
 )
@@ -99,6 +101,7 @@ def test_list_shows_no_share_above_the_roofline(
     assert "`>100%`: the" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_show_gives_card_and_source(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = ids(root)["fast"]
     assert show.main([id[:6], f"library.root={root}"]) == 0
@@ -108,6 +111,7 @@ def test_show_gives_card_and_source(root: Path, capsys: pytest.CaptureFixture[st
     assert said.endswith("# kernel.py\n\nfast = 1\n\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("main", "arguments", "said"),
     [
@@ -177,6 +181,7 @@ def test_a_kernel_is_added_verified_and_used(
     assert (root / added.id / "card.yaml").read_text() == card
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_correct_is_not_added(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def evaluate(
         *of: object, thorough: bool, repeat: int = 1, **others: object

@@ -50,6 +50,7 @@ def test_a_recording_replays_to_the_same_tree(
     assert before.finished.confirmed == after.finished.confirmed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
 def test_what_the_config_of_an_earlier_run_names_is_there(folder: Path) -> None:
     targets = re.findall(
@@ -59,6 +60,7 @@ def test_what_the_config_of_an_earlier_run_names_is_there(folder: Path) -> None:
     assert all(callable(get_object(each)) for each in targets)
 
 
+@pytest.mark.slow
 def test_the_recorded_answers_make_the_same_search(tmp_path: Path) -> None:
     """Prompts may be worded in another way than when the search was recorded."""
     folder = ROOT / "tests/search/recordings/softmax_cpu"

@@ -172,6 +172,7 @@ def test_an_idea_that_repeats_an_old_one_is_asked_for_again_once(tmp_path: Path,
     assert state.spent.calls == 2 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", list(WIRES))
 def test_a_key_that_is_not_accepted_ends_the_run_with_the_reason(tmp_path: Path, wire: str) -> None:
     body = {

@@ -76,6 +76,7 @@ def test_an_unknown_problem_without_a_similar_one() -> None:
     assert "choose from file, kernelbench, landscape, level1/conv2d" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
@@ -125,6 +126,7 @@ def test_a_value_that_cannot_be_read(override: str) -> None:
     refusal(CONV, override)
 
 
+@pytest.mark.slow
 def test_values_arrive_with_their_types() -> None:
     config = compose_config(
         RunConfig, [CONV, "rounds=3", "evaluator.plan.block_ms=2.5", "wandb=off", "out=/x/y"]
@@ -132,6 +134,7 @@ def test_values_arrive_with_their_types() -> None:
     assert (config.rounds, config.evaluator.plan.block_ms, config.out) == (3, 2.5, "/x/y")
 
 
+@pytest.mark.slow
 def test_sizes_are_open_ended() -> None:
     config = compose_config(
         RunConfig,
@@ -143,6 +146,7 @@ def test_sizes_are_open_ended() -> None:
     assert compose_config(RunConfig, [CONV, *together]).problem == config.problem
 
 
+@pytest.mark.slow
 def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:
     config = compose_config(RunConfig, [CONV, "problem.sizes.batchs=2"])
     with pytest.raises(UsageError, match="no module global batchs to override; did you mean batch") as caught:
@@ -150,6 +154,7 @@ def test_a_size_that_the_reference_lacks_is_refused_with_the_nearest() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -165,6 +170,7 @@ def test_a_constructors_refusal_is_one_line(override: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override", ["evaluator.timeout_s=0", "evaluator.memory_gb=-1", "evaluator.max_calls=0"]
 )

@@ -119,6 +119,7 @@ class FolderToolConfig:
     hydra: Any = hydra_settings({"run": {"dir": "${out}/run"}})
 
 
+@pytest.mark.slow
 def test_hydra_writes_the_config_next_to_the_output(tmp_path: Path) -> None:
     @command("tools.make", FolderToolConfig, "")
     def main(config: DictConfig) -> int:
@@ -144,6 +145,7 @@ def test_an_output_folder_that_stays_unused_is_removed(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.rglob("*")] == ["mine"]
 
 
+@pytest.mark.slow
 def test_a_folder_with_configs_reaches_the_configs_composed_in_the_job(tmp_path: Path) -> None:
     (tmp_path / "folder_tool.yaml").write_text("number: 3\n")
     found: list[list[str]] = []
@@ -269,6 +271,7 @@ def test_characters_that_an_encoding_lacks_end_nothing(tmp_path: Path, encoding:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["a file", "below a file", "nowhere", "a long name"])
 def test_an_output_folder_that_cannot_be_made_is_one_line(
     tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
@@ -285,6 +288,7 @@ def test_an_output_folder_that_cannot_be_made_is_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EACCES])
 def test_a_full_disk_is_one_line(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @command("tools.make", FolderToolConfig, "")

@@ -20,6 +20,7 @@ cnt: 1, ((T([8, 4], bf16),), {})
 """
 
 
+@pytest.mark.slow
 def test_numbers_lists_and_truth_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trace.txt").write_text(TRACE)
     monkeypatch.setenv(TRACES, str(tmp_path / "trace.txt"))
@@ -50,6 +51,7 @@ def test_problems_are_selected_by_number_name_and_pattern(only: list[str], wante
         chosen(problems, [*only, "aten.div.Tenso"], "here")
 
 
+@pytest.mark.slow
 def test_a_bad_reference_stops_none_of_the_others(tmp_path: Path) -> None:
     bad = tmp_path / "bad (1).py"
     bad.write_text("import torch\n")

@@ -59,6 +59,7 @@ def test_hydra_reads_what_was_typed(text: str) -> None:
     assert items_of(",".join(map(quoted, [text, "b", text]))) == [quoted(text), "b", quoted(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SOME)
 @pytest.mark.parametrize(
     ("config", "key", "more"),
@@ -83,6 +84,7 @@ def test_every_command_gets_the_path(config: type[Any], key: str, more: list[str
     assert read(config, key, [*more, f"{key}={text}"]) == (1000.0 if number else text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SOME[:3])
 @pytest.mark.parametrize(
     ("expand", "word", "key", "config"),
@@ -109,6 +111,7 @@ def test_words_that_a_command_rewrites(
     assert read(config, key, expand([*more, word.format(place)]).overrides) == place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SOME[:3])
 def test_the_file_of_a_problem(text: str) -> None:
     file = f"{text}.py"
@@ -117,6 +120,7 @@ def test_the_file_of_a_problem(text: str) -> None:
     assert value_of([f"resume={text}"], "resume") == value_of([f"resume={quoted(text)}"], "resume") == text
 
 
+@pytest.mark.slow
 def test_lists_of_paths() -> None:
     runs = ["/tmp/a b(c)", "d", "e=f"]
     for words in ([f"runs=[{','.join(runs)}]"], overrides({"runs": runs})):

@@ -96,6 +96,7 @@ def test_without_a_clone_one_line_says_how_to_get_it(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main", [audit.main, baseline.main])
 def test_a_bad_reference_stops_none_of_the_others(
     main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

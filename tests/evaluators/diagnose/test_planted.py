@@ -118,6 +118,7 @@ def test_the_diagnosis_is_short_and_survives_its_json(folder: Path, name: str) -
     assert SEEN[name][0] in text.splitlines()[2]
 
 
+@pytest.mark.slow
 def test_the_diagnosis_has_what_a_reader_needs(folder: Path) -> None:
     known = facts(folder, "no_tf32", STATIC, TRACE, COUNTERS)
     known = replace(known, task=replace(known.task, least_bytes=3 * 2048**2 * 4))

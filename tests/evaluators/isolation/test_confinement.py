@@ -22,6 +22,7 @@ def test_some_level_is_reached_and_named() -> None:
     assert ("namespaces" in mechanisms()) == namespaces.has_namespaces()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_limits_on_core_dumps_and_files(scratch: Path, isolate: bool) -> None:
     def body() -> list[Any]:
@@ -38,6 +39,7 @@ def test_limits_on_core_dumps_and_files(scratch: Path, isolate: bool) -> None:
     assert found == ["EFBIG", "done", [0, 0], "not allowed to raise maximum limit"]
 
 
+@pytest.mark.slow
 def test_a_process_restricted_to_some_cores_cannot_use_others(scratch: Path) -> None:
     every = sorted(os.sched_getaffinity(0))
 

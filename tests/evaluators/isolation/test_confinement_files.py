@@ -28,6 +28,7 @@ def home_file() -> Iterator[Path]:
         pytest.skip(f"the home cannot be written: {error}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_writing_is_possible_in_the_scratch_folder_alone(scratch: Path, outside: Path, isolate: bool) -> None:
     needs("landlock")
@@ -52,6 +53,7 @@ def test_writing_is_possible_in_the_scratch_folder_alone(scratch: Path, outside:
     assert (scratch / "planted").read_text() == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/ptmx"), reason="there is no device to try")
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_only_granted_devices_can_be_used(scratch: Path, isolate: bool) -> None:
@@ -139,6 +141,7 @@ def test_files_that_a_kernel_needs_can_be_read(scratch: Path, outside: Path, iso
     assert found == ["done"] * len(needed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_children_are_confined_like_their_parent(scratch: Path, outside: Path, isolate: bool) -> None:
     needs("landlock", "seccomp")

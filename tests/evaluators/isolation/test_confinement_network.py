@@ -17,6 +17,7 @@ from tests.evaluators.conftest import LEVELS
 from tests.evaluators.isolation.confined import REFUSED, attempt, confined, needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_nothing_can_be_connected_to(scratch: Path, outside: Path, isolate: bool) -> None:
     """Our servers would answer over TCP, UDP, and Unix sockets by path and by abstract name."""
@@ -72,6 +73,7 @@ def test_nothing_can_be_connected_to(scratch: Path, outside: Path, isolate: bool
 SOCKET = {"x86_64": 41, "aarch64": 198}.get(platform.machine())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_no_socket_of_another_family_can_be_created(scratch: Path, isolate: bool) -> None:
     needs("seccomp")
@@ -93,6 +95,7 @@ def test_no_socket_of_another_family_can_be_created(scratch: Path, isolate: bool
     assert found == [socket.AF_UNIX]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_a_socket_pair_can_be_created(scratch: Path, isolate: bool) -> None:
     def body() -> str:

@@ -19,6 +19,7 @@ from tests.evaluators.conftest import LEVELS
 from tests.evaluators.isolation.confined import SECRET, attempt, confined, needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_no_signal_reaches_a_process_outside(scratch: Path, isolate: bool) -> None:
     needs("landlock")
@@ -71,6 +72,7 @@ CALLS = {  # by x86-64 numbers
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_calls_that_lead_out_are_refused(scratch: Path, isolate: bool) -> None:
     needs("seccomp")
@@ -90,6 +92,7 @@ def test_calls_that_lead_out_are_refused(scratch: Path, isolate: bool) -> None:
     assert {name: errno.errorcode.get(code) for name, code in found.items() if code != errno.EPERM} == {}
 
 
+@pytest.mark.slow
 def test_a_namespace_contains_no_other_process(scratch: Path) -> None:
     needs("namespaces")
 
@@ -102,6 +105,7 @@ def test_a_namespace_contains_no_other_process(scratch: Path) -> None:
     assert interfaces <= 1, "the loopback, and even that is down"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 def test_all_capabilities_are_dropped_for_good(scratch: Path, isolate: bool) -> None:
     """Root in a container has some, and every user has all of them in a new namespace."""

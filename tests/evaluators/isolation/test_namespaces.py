@@ -23,6 +23,7 @@ def fault() -> None:
     ctypes.string_at(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", LEVELS)
 @pytest.mark.parametrize(
     ("end", "codes"),
@@ -36,6 +37,7 @@ def test_the_watched_process_ends_as_the_child_did(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in codes
 
 
+@pytest.mark.slow
 def test_a_child_that_raises_does_not_continue_in_its_parents_code() -> None:
     for isolate in (True, False):
         output = os.memfd_create("output")
@@ -65,6 +67,7 @@ def daemonise(held: int) -> None:
     os.read(ready, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["kill", "exit"])
 def test_in_a_namespace_nothing_survives_the_child(by: str) -> None:
     if not namespaces.has_namespaces():
@@ -108,6 +111,7 @@ def with_a_mount(at: Path, say: Callable[[], str]) -> str:
         return said.read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["tmp", "scratch", "hidden"])
 def test_what_is_mounted_below_a_folder_costs_no_confinement(where: str, tmp_path: Path) -> None:
     if not namespaces.has_namespaces() or os.getuid() != 0:
@@ -157,6 +161,7 @@ def test_no_process_starts_without_namespaces_that_are_available(monkeypatch: py
     os.close(read)
 
 
+@pytest.mark.slow
 def test_the_child_dies_with_the_process_that_started_it() -> None:
     read, write = os.pipe()
     for isolate in (True, False):

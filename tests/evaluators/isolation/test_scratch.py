@@ -86,6 +86,7 @@ def test_excessive_contents_of_a_folder_are_reported(tmp_path: Path, monkeypatch
     assert "more than 2 files" in str(scratch.too_much_written(tmp_path, 2**40))
 
 
+@pytest.mark.slow
 def test_a_folder_is_removed_however_deep_and_closed_it_is(tmp_path: Path) -> None:
     root = tmp_path / "root"
     here = os.open(".", os.O_RDONLY)

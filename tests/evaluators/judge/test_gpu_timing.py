@@ -153,6 +153,7 @@ def test_a_runner_frees_memory_after_the_clock_has_stopped(
     torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*inputs[call]))
 
 
+@pytest.mark.slow
 def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
     found, inputs, batch = made
     found.buffers.poison()
@@ -164,6 +165,7 @@ def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: 
     assert not found.buffers.memory[: found.buffers.inputs.bytes].any()
 
 
+@pytest.mark.slow
 def test_a_chain(made: Any) -> None:
     found, inputs, batch = made
     found.buffers.poison()
@@ -177,6 +179,7 @@ def test_a_chain(made: Any) -> None:
         torch.testing.assert_close(found.buffers.snapshot(call)[0], tanhs(*expected))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_always_late_gets_less_time(made: Any) -> None:
     found, _, batch = made
     found._is_warm = True
@@ -192,6 +195,7 @@ def test_a_kernel_that_is_always_late_gets_less_time(made: Any) -> None:
     assert time.monotonic() - start < patient_s / 2
 
 
+@pytest.mark.slow
 def test_all_runners_get_the_same_time_if_the_reference_fills_the_queue(made: Any) -> None:
     found, _, batch = made
     found.fills_queue = True

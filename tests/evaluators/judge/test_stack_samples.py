@@ -138,6 +138,7 @@ def test_a_kernel_that_has_not_run_since_the_last_sample_is_not_counted_again(
     assert counts == [1, 1, 1, 1, 2, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not process_inspection.can_peek(), reason="this machine lets nobody look into a child")
 def test_a_child_is_seen_in_its_own_code(tmp_path: Path) -> None:
     code = "int write(int, char *, long);\n"

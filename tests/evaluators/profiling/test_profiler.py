@@ -192,6 +192,7 @@ def test_ncus_own_reason_is_given(ncu: FakeNcu) -> None:
     assert [each["confined"] for each in ncu.orders] == [True]
 
 
+@pytest.mark.slow
 def test_without_confinement_only_if_that_is_allowed(ncu: FakeNcu) -> None:
     ncu.does("sys.exit(1)")
     allowed = ProfileLimits(unconfined=True)
@@ -210,6 +211,7 @@ def test_without_confinement_only_if_that_is_allowed(ncu: FakeNcu) -> None:
     assert len(ncu.orders) == before
 
 
+@pytest.mark.slow
 def test_a_report_is_read(ncu: FakeNcu, tmp_path: Path) -> None:
     pytest.importorskip("ncu_report")
     unpack(tmp_path)

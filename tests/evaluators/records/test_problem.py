@@ -122,6 +122,7 @@ def test_a_kernel_is_its_source() -> None:
     assert Kernel(source="x", language="cpp").id != Kernel(source="x ", language="cpp").id
 
 
+@pytest.mark.slow
 @given(st.lists(texts, max_size=4), st.lists(texts, max_size=4))
 def test_equal_content_equal_id_and_else_not(one: list[str], other: list[str]) -> None:
     assert (content_id(*one) == content_id(*other)) == (one == other)
@@ -129,12 +130,14 @@ def test_equal_content_equal_id_and_else_not(one: list[str], other: list[str]) -
     assert set(content_id(*one)) <= set("0123456789abcdef")
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=4), sizes, max_size=4))
 def test_an_equal_problem_has_an_equal_id(overrides: dict[str, object]) -> None:
     shuffled = dict(reversed(overrides.items()))
     assert replace(PROBLEM, overrides=overrides).id == replace(PROBLEM, overrides=shuffled).id
 
 
+@pytest.mark.slow
 def test_ids_are_the_same_in_another_process() -> None:
     """No hash that differs between runs goes into them: journals and caches outlive a process."""
     code = (

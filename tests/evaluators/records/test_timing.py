@@ -100,6 +100,7 @@ def test_an_interval_covers_the_median_if_sampling_stops_early(distribution: str
         assert n == stopped_at[row]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-3, 1e3), min_size=MIN_PAIRS, max_size=60), st.randoms())
 def test_an_interval_contains_its_median_in_any_order(values: list[float], random: object) -> None:
     median, low, high = median_interval(values)
@@ -192,6 +193,7 @@ def test_a_block_has_between_one_call_and_the_capacity(call_ms: float, capacity:
         assert calls * call_ms >= block * (1 - 1e-9), "the calls last as long as was asked"
 
 
+@pytest.mark.slow
 @given(st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 100))
 def test_slower_modules_get_no_more_calls(a: float, b: float, capacity: int) -> None:
     assert PLAN.calls(max(a, b), capacity) <= PLAN.calls(min(a, b), capacity)
@@ -205,6 +207,7 @@ def test_on_a_cpu_a_block_of_short_calls_does_not_last() -> None:
     assert replace(PLAN, most_calls=3).on("cpu").calls(1e-3, 256) == 3
 
 
+@pytest.mark.slow
 @given(st.integers(1, 1000), st.floats(1e-3, 1e3), st.floats(0, 1e3))
 def test_a_calls_time_excludes_the_overhead(calls: int, true_ms: float, overhead_ms: float) -> None:
     block = Block(calls=calls, wall_ms=calls * true_ms + overhead_ms)

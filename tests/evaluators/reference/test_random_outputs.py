@@ -114,6 +114,7 @@ def test_what_is_not_a_number_is_found_without_a_support() -> None:
     assert not distribution_test("it", [wrong], [wrong], 0.0)[1]
 
 
+@pytest.mark.slow
 def test_few_values_show_nothing_and_their_number_is_limited() -> None:
     assert not distribution_test("it", [torch.zeros(8)], [torch.ones(8)], 0.0)[1], "8 values may be chance"
     assert distribution_test("it", [torch.zeros(64)], [torch.ones(64)], 0.0)[1]

@@ -145,6 +145,7 @@ def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
     assert wrong_on(session, online) == {"masked"}, "half a row that is masked wholly makes all of it NaN"
 
 
+@pytest.mark.slow
 def test_attention_by_fused_multiply_adds_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, v)
@@ -318,6 +319,7 @@ def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:
     assert all(found.eager_error > 0 for name, found in judged(session, recurrence).items() if not name)
 
 
+@pytest.mark.slow
 def test_without_float64_answers_are_not_called_exact() -> None:
     def single(x: torch.Tensor) -> torch.Tensor:
         return (x @ torch.ones(128, 128, dtype=torch.float32)).tanh()

@@ -187,6 +187,7 @@ def test_sound_references_are_left_alone(
         assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize("strengths", [(2.0, 0.0), (0.0, 0.5), (1.0, 1e-9, 2.0), (0.5, 2.0)])
 def test_an_input_that_hardly_matters_is_named(strengths: tuple[float, ...], tolerance: str) -> None:
@@ -200,6 +201,7 @@ def test_an_input_that_hardly_matters_is_named(strengths: tuple[float, ...], tol
         assert line.startswith(f"the outputs hardly depend on input {index}: the outputs for another input")
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_all_true_in_every_draw_is_changed() -> None:
     def reference(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x.masked_fill(~mask, 0.0)

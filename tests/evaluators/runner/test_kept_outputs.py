@@ -71,6 +71,7 @@ def in_a_cycle(call: int) -> list[torch.Tensor]:
     return [output]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "expected"),
     [

@@ -52,6 +52,7 @@ def memory_of(layout: Layout) -> torch.Tensor:
     return torch.zeros(layout.bytes, dtype=torch.uint8)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(tensors(), min_size=1, max_size=4), st.integers(1, 3))
 def test_views_look_like_the_tensors_and_have_their_values(parts: list[torch.Tensor], calls: int) -> None:
@@ -67,6 +68,7 @@ def test_views_look_like_the_tensors_and_have_their_values(parts: list[torch.Ten
             assert torch.equal(view, part if number % 2 == 0 else torch.zeros_like(part))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(tensors(), min_size=1, max_size=4), st.integers(1, 3))
 def test_no_two_views_share_a_byte(parts: list[torch.Tensor], calls: int) -> None:

@@ -79,6 +79,7 @@ def test_a_problem_opens_although_the_first_device_is_lost() -> None:
     assert asyncio.run(judged(Pool(host), count=3)) == [Status.CORRECT] * 3
 
 
+@pytest.mark.slow
 def test_a_device_that_becomes_slow_is_set_aside(caplog: pytest.LogCaptureFixture) -> None:
     host = FakeHost(devices=2, cores=2)
     host.canaries_ms = {0: 1.0, 1: 1.0}

@@ -14,6 +14,7 @@ from evaluators.scheduler.pool import IN_FRONT, Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost, break_down, die, kernel, run_many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "cores"), [(1, 1), (1, 4), (2, 3), (4, 1)])
 def test_lanes_are_as_wide_as_the_host_says(devices: int, cores: int) -> None:
     host = FakeHost(devices=devices, cores=cores, work_s=0.01)
@@ -39,6 +40,7 @@ def test_on_a_gpu_builds_run_during_a_measurement() -> None:
     assert ("build", "measure") in host.overlaps
 
 
+@pytest.mark.slow
 def test_a_kernel_is_processed_once_at_a_time() -> None:
     """Its scratch folder has one name per problem: equal kernels would remove each other's."""
 
@@ -52,6 +54,7 @@ def test_a_kernel_is_processed_once_at_a_time() -> None:
     assert host.measured[kernel().id] == 4
 
 
+@pytest.mark.slow
 def test_builds_ahead_of_the_devices_are_limited() -> None:
     class Counting(FakeHost):
         ahead = 0
@@ -66,6 +69,7 @@ def test_builds_ahead_of_the_devices_are_limited() -> None:
     assert host.most["build"] == 3
 
 
+@pytest.mark.slow
 def test_on_a_cpu_nothing_disturbs_a_measurement() -> None:
     host = FakeHost(devices=1, cores=8, work_s=0.01)
     run_many(host, ON_CPU, 6)
@@ -73,6 +77,7 @@ def test_on_a_cpu_nothing_disturbs_a_measurement() -> None:
     assert host.most["build"] == host.most["measure"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
 def test_failures_and_cancellation_give_their_lanes_back(problem: Problem) -> None:
     host = FakeHost(work_s=0.01)

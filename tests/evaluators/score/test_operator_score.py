@@ -199,6 +199,7 @@ def test_every_version_is_scored_to_the_end(folder: Path, capsys: pytest.Capture
     assert score.main(call) == 0, "what is kept is not evaluated again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("done", [0, 2])
 def test_evaluations_before_an_interrupt_are_in_the_tables(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
@@ -248,6 +249,7 @@ def test_an_operator_that_cannot_be_opened_is_left_out(
     assert "it cannot be made" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     [
@@ -280,6 +282,7 @@ def test_pytorch_itself_is_right(
     assert "geometric mean" not in said and "overhead" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [

@@ -119,6 +119,7 @@ def test_a_cheat_a_crash_and_a_hang_are_scored_to_the_end(
     assert json.loads((folder / "scores.json").read_text()) == scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -159,6 +160,7 @@ FAST = Evaluation(
 NOT_HERE = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log="this machine has no ninja; pip install ninja")
 
 
+@pytest.mark.slow
 def test_what_could_not_be_judged_is_neither_right_nor_wrong(
     folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +181,7 @@ def test_what_could_not_be_judged_is_neither_right_nor_wrong(
     assert [each["sample_id"] for each in results["23"]] == [0, 3] and "1" not in results
 
 
+@pytest.mark.slow
 def test_a_folder_of_which_nothing_could_be_judged(
     folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_folder_of_which_nothing_could_be_judged(
     assert "compiled" not in said and said.count("not judged: ") == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"import torch\n", "# Länge\n".encode("latin-1"), b"import sys; sys.exit("])
 def test_a_bad_reference_stops_none_of_the_others(
     folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes
@@ -204,6 +208,7 @@ def test_a_bad_reference_stops_none_of_the_others(
     assert "problem.tolerance is 'loose'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_files_that_look_like_kernels_are_named(
     folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +236,7 @@ def test_files_that_look_like_kernels_are_named(
     assert "are the same sample" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_baseline_file_without_a_problem_leaves_it_out(
     folder: Path, judged_as: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

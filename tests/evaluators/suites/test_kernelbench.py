@@ -39,6 +39,7 @@ def test_a_problem_is_found_by_number_name_and_file(clone: Path) -> None:
     assert [each.number for each in references(1)] == [1, 2, 23]
 
 
+@pytest.mark.slow
 def test_the_command_line_names_one(clone: Path) -> None:
     problem = composed("problem=kernelbench/level1/23", "problem.sizes.size=8", "problem.inputs=original")
     assert (problem.name, problem.tolerance) == ("kernelbench/level1/23_Softmax", "kernelbench_v02")
@@ -46,6 +47,7 @@ def test_the_command_line_names_one(clone: Path) -> None:
     assert composed("problem=kernelbench", "problem.name=kernelbench/level1/23").id != problem.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "says"),
     [

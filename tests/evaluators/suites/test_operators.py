@@ -118,6 +118,7 @@ def test_tensors_of_several_floating_types_keep_them() -> None:
     assert outputs_of(problem).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_what_an_operator_does_not_read_in_a_mode_may_be_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_calls_that_are_alike_on_a_device_are_one_case(monkeypatch: pytest.Monke
     assert len(problem.cases) == 1
 
 
+@pytest.mark.slow
 def test_integers_that_depend_on_one_another_are_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ CALLS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(CALLS)
 def test_what_is_written_is_read_again(call: TracedCall) -> None:
@@ -65,6 +66,7 @@ def test_what_is_written_is_read_again(call: TracedCall) -> None:
     assert repr(parse_arguments(text)) == repr((call.arguments, dict(call.keywords)))
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="T([{}]),:=0123-.einf'\"\\ torchNa", max_size=40))
 def test_any_text_is_a_call_or_a_bad_trace(text: str) -> None:
     try:

@@ -209,6 +209,7 @@ def test_waiting_leaves_the_message_unread(ends: tuple[Channel, Channel]) -> Non
         a.wait(1.0)
 
 
+@pytest.mark.slow
 def test_dripping_bytes_do_not_stretch_the_deadline(raw: tuple[Channel, socket.socket]) -> None:
     channel, peer = raw
     stop = threading.Event()
@@ -229,6 +230,7 @@ def test_dripping_bytes_do_not_stretch_the_deadline(raw: tuple[Channel, socket.s
         thread.join()
 
 
+@pytest.mark.slow
 @given(st.text(st.characters()) | JSON)
 def test_printable_text_fits_into_any_file(value: object) -> None:
     text = printable(value, 50)

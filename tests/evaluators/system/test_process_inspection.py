@@ -49,6 +49,7 @@ def test_memory_is_read_as_it_is(child: tuple[int, int]) -> None:
             process_inspection.read_memory(pid, nowhere, ctypes.addressof(ours), 13)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_gone_is_reported(child: tuple[int, int]) -> None:
     pid, address = child
     os.kill(pid, signal.SIGKILL)
@@ -97,6 +98,7 @@ def test_threads_that_share_a_core_wait_for_it_and_sleeping_ones_do_not() -> Non
     assert process_inspection.waited_ns(pids) == 0, "they are gone"
 
 
+@pytest.mark.slow
 def test_a_stopped_process_runs_no_time(child: tuple[int, int]) -> None:
     pid, _ = child
     before = process_inspection.run_ns([pid])

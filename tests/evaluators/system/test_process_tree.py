@@ -45,6 +45,7 @@ def test_killing_a_tree_that_is_gone_is_no_error() -> None:
     assert process_tree.memory_bytes([done.pid]) == 0
 
 
+@pytest.mark.slow
 def test_memory_includes_touched_pages_and_open_shared_memory() -> None:
     before = process_tree.memory_bytes([os.getpid()])
     # Not memory that malloc has kept.
@@ -79,6 +80,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_threads_stop_although_the_first_one_gets_no_core() -> None:
     """On a busy machine it would relay the signal much later."""
@@ -103,6 +105,7 @@ def test_threads_stop_although_the_first_one_gets_no_core() -> None:
             process.wait()
 
 
+@pytest.mark.slow
 def test_cpu_time_is_that_of_a_process_and_of_its_children_that_ended() -> None:
     before = process_tree.cpu_s([os.getpid()])
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)

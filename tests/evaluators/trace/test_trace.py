@@ -48,6 +48,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_calls_are_counted_with_shapes_types_and_strides(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +68,7 @@ def test_calls_are_counted_with_shapes_types_and_strides(
     assert rows["aten.sum.default"] == ["2", "2"]
 
 
+@pytest.mark.slow
 def test_recorded_calls_can_be_repeated(model: Path) -> None:
     """The calls of a whole training step, on arguments that are made for them."""
     assert main(["model=my_model.py", "device=cpu", "backward=true", "out=new/of/mine.txt"]) == 0
@@ -78,6 +80,7 @@ def test_recorded_calls_can_be_repeated(model: Path) -> None:
         operator_of(call.operator)(*arguments, **keywords)
 
 
+@pytest.mark.slow
 def test_a_problem_without_weights_has_the_gradient_of_its_inputs(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_problem_without_weights_has_the_gradient_of_its_inputs(
     assert "backward" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_unwritable_calls_are_named_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model.write_text(SOURCE.replace("return x.sum()", "return torch.mul(x, 1j).sum() + x.sum()"))
     assert main(["model=my_model.py", "device=cpu"]) == 1
@@ -94,6 +98,7 @@ def test_unwritable_calls_are_named_and_counted(model: Path, capsys: pytest.Capt
     assert "aten.mul.Tensor" not in model.with_name("traces.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "arguments", "why"),
     [

@@ -47,6 +47,7 @@ def chosen(root: Path, *entries: Entry, like: torch.Tensor) -> int:
     return int(best("sum", like=like, root=root, measure=False)(like).flatten()[0])
 
 
+@pytest.mark.slow
 def test_the_fastest_that_fits(root: Path) -> None:
     wide = summing(3, shapes=("...x1..",), speedup=1.5)
     exact = summing(4, shapes=("2x8",), speedup=5.0)
@@ -61,6 +62,7 @@ def test_the_fastest_that_fits(root: Path) -> None:
     assert chosen(root, like=torch.ones(3, 8, dtype=torch.float16)) == 5
 
 
+@pytest.mark.slow
 def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
     def both(number: int, large: float, small: float) -> Entry:
         known = summing(number, speedup=large)
@@ -78,6 +80,7 @@ def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
     assert chosen(seeds, like=torch.ones(2, 3)) == 2
 
 
+@pytest.mark.slow
 def test_a_table_of_shapes_says_where_a_kernel_is_chosen(root: Path) -> None:
     def at(inputs: str, speedup: float) -> AtShape:
         problem = replace(ROWS, device="cpu")
@@ -139,6 +142,7 @@ def test_a_killed_build_does_not_block_others(root: Path, monkeypatch: pytest.Mo
     assert os.environ["TORCH_EXTENSIONS_DIR"] == "elsewhere"
 
 
+@pytest.mark.slow
 def test_what_failed_here_is_not_used(root: Path) -> None:
     fast = summing(2, speedup=3.0)
     assert chosen(root, summing(1), fast, like=torch.ones(2, 2)) == 2
@@ -238,6 +242,7 @@ def test_a_near_measurement_decides_without_timing(
         assert x.grad is not None, "the original has a backward"
 
 
+@pytest.mark.slow
 def test_kernels_are_timed_where_no_measurement_is_near(root: Path, timed: list[str]) -> None:
     """A kernel that was fast elsewhere loses here, once; the times are kept."""
     known = entry(ROWS, SLOW, 9.0, op="sum", function="total", shapes=("...x*",), dtypes=("float32",))
@@ -255,6 +260,7 @@ def test_kernels_are_timed_where_no_measurement_is_near(root: Path, timed: list[
     assert not best("sum", like=x, root=root, measure=False).original
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_original_of_other_operations(root: Path, timed: list[str]) -> None:
     problem = reference(
         "__import__('time').sleep(0.01) or a[0].cumsum(-1)", "torch.randn(8, 8)", device="cpu"
@@ -268,6 +274,7 @@ def test_the_reference_is_the_original_of_other_operations(root: Path, timed: li
     assert found(torch.ones(1, 3)).tolist() == [[1, 2, 3]]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_or_returns_something_else_is_not_chosen(
     root: Path, timed: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_name_does_not_imply_another_computation(op: str, forward: str, inputs
     assert not name_implies(op, problem)
 
 
+@pytest.mark.slow
 def test_a_sum_over_another_dimension_is_not_taken_for_a_sum(tmp_path: Path) -> None:
     def added(forward: str) -> str:
         problem: Problem = reference(forward, CUBE, device="cpu")

@@ -56,6 +56,7 @@ def test_other_shapes_of_the_tensors_that_are_given() -> None:
     assert ORIGINALS["conv2d"].function(*conv).shape == (1, 5, 9, 9)
 
 
+@pytest.mark.slow
 def test_compiled_code_is_separate_for_each_call() -> None:
     """Otherwise the ninth shape of a family would reach torch's limit of recompilations."""
     made = [compiled(ORIGINALS["softmax"]) for _ in range(2)]

@@ -129,6 +129,7 @@ def test_a_package_of_library_kernels(
     assert "its kernels are not used" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_directory_of_library_kernels(root: Path) -> None:
     assert export.main(["format=directory", "to=made", f"library.root={root}"]) == 0
     with override(root.parent / "made") as on:
@@ -137,6 +138,7 @@ def test_a_directory_of_library_kernels(root: Path) -> None:
         assert calls(on, "aten.sum.dim_IntList") == 1
 
 
+@pytest.mark.slow
 def test_a_directory_of_the_kernels_of_a_model(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_directory_of_the_kernels_of_a_model(
     assert not Path("other").exists()
 
 
+@pytest.mark.slow
 def test_a_project_for_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +212,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None) -> Path
     return tmp_path / "made"
 
 
+@pytest.mark.slow
 def test_what_is_built_for_the_hub_is_the_package_with_its_metadata(hub: Path) -> None:
     package, built = hub / "torch-ext" / "my_kernels", hub / "build" / "torch-cuda"
     assert [each.name for each in (hub / "build").iterdir()] == ["torch-cuda"]
@@ -232,6 +236,7 @@ def test_what_is_built_for_the_hub_is_the_package_with_its_metadata(hub: Path) -
     assert "\nlicense: [apache-2.0, mit]\n" in (hub / "CARD.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_built_for_the_hub_is_read_by_its_package(hub: Path) -> None:
     """In a process without this project: the variant's folder with any PyTorch, the folder that was written
     with PyTorch for CUDA."""
@@ -272,6 +277,7 @@ def test_a_model_for_the_hub(device: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert f'backends = ["{device}"]' in (tmp_path / "made" / "build.toml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_hash_is_a_modules_name_for_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_seeds: None
 ) -> None:

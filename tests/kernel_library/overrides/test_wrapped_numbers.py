@@ -203,6 +203,7 @@ def test_a_choice_is_found_again() -> None:
     assert identity(2) == (int, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [

@@ -23,6 +23,7 @@ from tests.evaluators.scheduler.fake_host import FakeHost
 RUN = Path(__file__).parents[1] / "recordings" / "softmax_cpu"
 
 
+@pytest.mark.slow
 def test_the_proposer_of_an_older_run_has_no_copy_of_history(tmp_path: Path) -> None:
     folder = shutil.copytree(RUN, tmp_path / "run")
     assert (folder / ".hydra" / "config.yaml").read_text().count("history: all") == 2

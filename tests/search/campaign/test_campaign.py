@@ -375,6 +375,7 @@ def test_an_interrupt_leaves_a_report(tmp_path: Path) -> None:
     assert (folder / "report.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.slow
 def test_more_devices_run_more_searches() -> None:
     plain = compose_config(CampaignConfig, ["suite=shipped"])
     assert [searches_at_once(plain, devices) for devices in (1, 8)] == [4, 25]

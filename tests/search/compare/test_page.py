@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_was_found(folder: Path) -> None:
     data = page_data(folder)
     assert data["arms"][0]["name"] == "quick"
@@ -63,6 +64,7 @@ def test_an_unfinished_one_has_a_page(ended: int, tmp_path: Path) -> None:
     assert write_page(folder).stat().st_size > 1_000_000
 
 
+@pytest.mark.slow
 def test_the_command_writes_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(folder), f"out={tmp_path / 'x.html'}"]) == 0
     assert (tmp_path / "x.html").read_text() == (folder / "report.html").read_text()

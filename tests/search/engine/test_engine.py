@@ -61,6 +61,7 @@ def test_ideas_stand_in_the_tree_as_the_engine_placed_them(tmp_path: Path) -> No
     assert all(v.parent == tree.ideas[v.idea].parent for v in tree.variants.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 17, 25])
 @pytest.mark.parametrize("pool", [20, 10**9])
 def test_the_order_of_completion_does_not_matter(tmp_path: Path, pool: int, limit: int | None) -> None:

@@ -19,6 +19,7 @@ from tests.search.engine_fakes import scripted
 from tests.search.fakes import Clock, FakeEvaluator, FakeProposer, search, state_of, verdict_by_hash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "most"), [({"calls": 9}, 9), ({"tokens": 20_000}, 20_000), ({"dollars": 0.02}, 0.02)]
 )
@@ -50,6 +51,7 @@ def test_at_a_limit_the_run_ends_cleanly_with_its_best(
     assert again.calls > state.spent.calls
 
 
+@pytest.mark.slow
 @given(limit=st.integers(1, 40), pool=st.sampled_from([6, 15, 10**9]), delay_s=st.sampled_from([0, 0.001]))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_evaluations_never_pass_their_limit(
@@ -112,6 +114,7 @@ class BusyEvaluator(FakeEvaluator):
         return await super().evaluate(problem, kernel, **how)
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_device_when_the_time_is_up_is_not_measured(tmp_path: Path) -> None:
     path, evaluator = tmp_path / "journal.jsonl", BusyEvaluator(free=3)
     finished = search(path, budget=Budget(seconds=0.5), evaluator=evaluator)

@@ -49,6 +49,7 @@ def test_no_ideas_left_ends_the_run(tmp_path: Path) -> None:
     assert state_of(path).tree.rounds_closed == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_at", range(1, 12))
 def test_a_proposer_that_raises_ends_the_run_and_nothing_is_lost(
     tmp_path: Path, fail_at: int, caplog: pytest.LogCaptureFixture

@@ -63,6 +63,7 @@ def as_seed(hit: Hit) -> Seed:
     return Seed(id=entry.id, kernel=entry.kernel, evaluation=hit.evaluation, why=hit.why, drop_in=hit.drop_in)
 
 
+@pytest.mark.slow
 def test_the_library_seeds_the_first_round_and_is_asked_once(tmp_path: Path) -> None:
     part, straight = tmp_path / "part.jsonl", tmp_path / "straight.jsonl"
     library = FakeLibrary([hit("gemm", 200.0, HitKind.RELATED), hit("liger", 100.0)])

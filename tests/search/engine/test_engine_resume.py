@@ -55,6 +55,7 @@ def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
     assert not evaluator.confirmed
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_with_more_rounds(tmp_path: Path) -> None:
     path, straight = tmp_path / "journal.jsonl", tmp_path / "straight.jsonl"
     search(path, rounds=2)

@@ -35,6 +35,7 @@ from tests.search.fakes import (
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", [IdeaProposed, VariantWritten, VariantEvaluated, RoundClosed])
 def test_a_stopped_run_resumes_where_it_was(tmp_path: Path, kind: type[Event], n: int) -> None:
@@ -70,6 +71,7 @@ class Hangs(FakeEvaluator):
         raise AssertionError
 
 
+@pytest.mark.slow
 def test_evaluations_that_outlast_the_grace_time_are_cancelled_and_picked_up(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     began = time.monotonic()
@@ -142,6 +144,7 @@ def test_a_killed_process_loses_only_the_work_in_flight(tmp_path: Path, lines: i
     assert not set(evaluator.seen) & set(before.verdicts)
 
 
+@pytest.mark.slow
 def test_a_running_search_cannot_be_joined(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT)

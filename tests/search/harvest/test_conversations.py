@@ -55,6 +55,7 @@ def recorded(folder: Path) -> set[str]:
     return {f"{call['system']}\n{call['prompt']}\n" for call in calls}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [Sft(min_speedup=0), Improvement(), Repair(), Preference()])
 def test_the_prompts_are_those_that_were_asked(format: Format) -> None:
     for folder in (CONV2D, SOFTMAX):
@@ -69,6 +70,7 @@ def test_a_trajectory_has_the_prompt_of_each_step() -> None:
     assert any(step["repairs"] for step in steps)
 
 
+@pytest.mark.slow
 def test_what_no_model_was_asked_is_what_a_search_would_ask(tmp_path: Path) -> None:
     shutil.copytree(CONV2D, tmp_path / "run")
     (tmp_path / "run" / "model_calls.jsonl").unlink()
@@ -80,12 +82,14 @@ def test_what_no_model_was_asked_is_what_a_search_would_ask(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_no_row_names_a_folder_of_a_machine() -> None:
     for format in (Sft(min_speedup=0), Repair(), Preference(), Trajectory()):
         for row in rows(format, CONV2D, SOFTMAX):
             assert not re.search(r"/(root|home|tmp|usr|work)/", json.dumps(row)), format.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [Sft(min_speedup=0), Improvement(), Repair()])
 def test_the_completion_is_the_kernel(format: Format) -> None:
     column = {"sft": "kernel", "improvement": "after", "repair": "fixed"}[format.name]

@@ -93,6 +93,7 @@ def test_a_source_in_a_markdown_fence_costs_nothing(tmp_path: Path) -> None:
     with_tools(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_a_session_over_the_protocol(tmp_path: Path) -> None:
     library = OneEntry()
 
@@ -162,6 +163,7 @@ def test_progress_is_reported_stage_by_stage(tmp_path: Path) -> None:
     assert sorted(told) == told
 
 
+@pytest.mark.slow
 def test_the_tools_describe_themselves(tmp_path: Path) -> None:
     async def steps(client: Client) -> None:
         tools: dict[str, Tool] = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -188,6 +190,7 @@ def test_a_run_that_cannot_be_opened(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

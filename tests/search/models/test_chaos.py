@@ -98,6 +98,7 @@ def survived(folder: Path, wire: Wire, phase: str, name: str) -> Figures:
     return Figures.of(folder / "journal.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "name"),
     [
@@ -133,6 +134,7 @@ def test_every_bad_day_in_every_phase(wire: Wire, tmp_path: Path, capsys: pytest
     assert not lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "down",
@@ -162,6 +164,7 @@ def test_another_model_answers_for_one_that_is_gone_for_good(phase: str, down: R
         assert len(failed) <= LIMITS.concurrency
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("status", [503, 401, 404])
 def test_after_the_patience_a_run_stops_and_resumes_without_a_loss(
@@ -185,6 +188,7 @@ def test_after_the_patience_a_run_stops_and_resumes_without_a_loss(
     assert state.implemented == set(state.tree.ideas)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["refused", "no JSON, no code", "message null"])
 def test_unusable_answers_to_a_question_for_ideas_do_not_end_a_search(name: str, tmp_path: Path) -> None:
     """All of a model's tries, twice over: a person would ask once more."""
@@ -196,6 +200,7 @@ def test_unusable_answers_to_a_question_for_ideas_do_not_end_a_search(name: str,
     assert Figures.of(tmp_path / "journal.jsonl") == SMALL
 
 
+@pytest.mark.slow
 def test_a_kernel_for_which_no_model_proposes_anything_usable_is_left_out(tmp_path: Path) -> None:
     """Of the second round's two questions for ideas the first, for three of its four, is always refused."""
 
@@ -206,6 +211,7 @@ def test_a_kernel_for_which_no_model_proposes_anything_usable_is_left_out(tmp_pa
     assert Figures.of(tmp_path / "journal.jsonl") == Figures(ideas=9, kernels=18, repairs=9, ended="rounds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_synchronous", [True, False])
 def test_a_model_that_never_answers_usably_ends_the_search_with_an_error(
     is_synchronous: bool, tmp_path: Path
@@ -222,6 +228,7 @@ def test_a_model_that_never_answers_usably_ends_the_search_with_an_error(
     assert Figures.of(tmp_path / "journal.jsonl") == SMALL
 
 
+@pytest.mark.slow
 def test_what_can_be_read_is_not_asked_again(wire: Wire, tmp_path: Path) -> None:
     names = iter(list(READABLE) * 2)
 

@@ -45,6 +45,7 @@ def everyone(watched: WatchedClient, n: int, *models: FakeModel) -> list[object]
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", OUTAGES)
 @pytest.mark.parametrize("outage_s", [2.0, 600.0, 3600.0])
 def test_an_outage_costs_every_question_time_and_nothing_else(
@@ -215,6 +216,7 @@ def test_a_question_that_a_service_fails_alone_is_given_up(
     assert times * LIMITS.tries <= alone <= (times + 1) * LIMITS.tries
 
 
+@pytest.mark.slow
 def test_a_rate_limit_starves_no_question(watched: WatchedClient) -> None:
     """One call a minute is answered."""
     watched.patience_s = 600.0

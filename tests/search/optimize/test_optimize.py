@@ -125,6 +125,7 @@ def test_a_model_is_delivered_with_kernels(
     assert json.loads((folder / "kernels.json").read_text())["1_addmm"]["low"] == 1.5
 
 
+@pytest.mark.slow
 def test_the_budget_names_what_it_limits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=my_model.py", "device=cpu", "budget.seconds=60", "budget.evaluations=8", "compared=2"]
     config = compose_config(OptimizeConfig, expand(given).overrides)
@@ -138,6 +139,7 @@ def test_the_budget_names_what_it_limits(place: Path, capsys: pytest.CaptureFixt
     assert len([*budget_lines(run, profile_of(made), [made], Extraction(problems=[], left_out={}))]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -324,6 +326,7 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     assert not (place / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_failing_model_is_a_one_line_error(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "my_model.py").write_text(SOURCE.replace("return self.drop", "return self.dorp"))
     assert main(["model=my_model.py", "device=cpu"]) == 2

@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_writes_it_again(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_command_writes_it_again(
     assert (tmp_path / "x.html").read_text() == (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{}", '{"version": 0}', "[]", "half a li"])
 def test_an_invalid_profile_is_a_one_line_error(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -100,6 +100,7 @@ class StubPool:
         return correct(2.0)
 
 
+@pytest.mark.slow
 def test_the_library_is_asked_once(tmp_path: Path) -> None:
     made = traced(lambda x: torch.softmax(x, -1), rand(4, 8))
     found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
@@ -114,6 +115,7 @@ def test_the_library_is_asked_once(tmp_path: Path) -> None:
     assert said == ["1_softmax: library kernel softmax/cpp: 2.00x"] * 2
 
 
+@pytest.mark.slow
 def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Path) -> None:
     made = traced(lambda x: torch.softmax(x.cumsum(0), -1).cumsum(0), rand(64, 64))
     found = extract(profile_of(made), [made], tmp_path, most=4, gain=0.0)
@@ -131,6 +133,7 @@ def test_a_problem_for_which_the_library_has_nothing_is_not_opened(tmp_path: Pat
     assert opened and not set(opened) & set(without)
 
 
+@pytest.mark.slow
 def test_the_librarys_kernel_is_adapted_to_all_shapes(tmp_path: Path) -> None:
     made = at_shapes(
         lambda x, y: torch.mm(x.view(2 * x.shape[0], 4), y),

@@ -22,12 +22,14 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_first_question_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "problem=level1/matmul", "ideas=7", "device=cpu", "proposer.examples=false")
     assert "Propose 7 optimisation ideas" in text
     assert "size = 768" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("facts", ["h200", "conv2d_h200"])
 def test_the_first_question_of_a_search_on_a_device_that_is_elsewhere(
     facts: str, capsys: pytest.CaptureFixture[str]
@@ -43,12 +45,14 @@ def test_the_first_question_of_a_search_on_a_device_that_is_elsewhere(
     )
 
 
+@pytest.mark.slow
 def test_the_first_question_on_this_cpu_names_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "problem=level1/softmax", "device=cpu", "library.use=false")
     assert "# The device\n" in text
     assert "C++ compiler" in text
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     search = ("problem=level1/conv2d", "facts=h200", "library.use=false", "rounds=5", "ideas=4", "branch=2")
     calls, tokens, dollars = shown(capsys, *search, "estimate=true").splitlines()
@@ -86,6 +90,7 @@ def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, f"run={RUN}", "call=1") == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

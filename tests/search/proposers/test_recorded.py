@@ -99,6 +99,7 @@ def test_it_knows_its_end(tmp_path: Path) -> None:
         assert (each.kernel.id in proposer.exhausted(state.tree)) == (each.kernel.id not in built_on)
 
 
+@pytest.mark.slow
 def test_several_runs_are_one_tree(tmp_path: Path) -> None:
     """Two searches with few kernels to choose from share some of them."""
     for name in ("one", "two"):

@@ -34,6 +34,7 @@ def verdicts_of(folder: Path) -> RecordedEvaluations:
     return RecordedEvaluations(state_of(folder / "journal.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1])
 def test_with_the_recorded_evaluations_it_repeats_exactly(tmp_path: Path, repairs: int) -> None:
     recorded = recording(tmp_path / "recorded", repairs=repairs)
@@ -52,6 +53,7 @@ def test_with_the_recorded_evaluations_it_repeats_exactly(tmp_path: Path, repair
     )
 
 
+@pytest.mark.slow
 def test_a_replay_is_replayed_alike(tmp_path: Path) -> None:
     recorded = recording(tmp_path / "recorded")
     again = tmp_path / "again"

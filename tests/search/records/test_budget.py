@@ -26,6 +26,7 @@ def test_without_limits_nothing_is_refused() -> None:
     assert budget.exhausted(rounds_closed=10**6) is None
 
 
+@pytest.mark.slow
 @given(
     limit=st.integers(1, 20),
     used=st.integers(0, 25),

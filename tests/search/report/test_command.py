@@ -38,6 +38,7 @@ def test_a_recording_by_its_name_into_another_file(
     assert [each.name for each in tmp_path.iterdir()] == ["x.html"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -59,6 +60,7 @@ def test_a_wrong_call_is_one_line(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_its_packages_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_run_keeps_its_report_and_says_where_it_is(
     assert run.report(tmp_path / "again.html").read_text() == place.read_text()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search(tmp_path / "run", report=False)
     assert not (tmp_path / "run" / "report.html").exists()

@@ -35,6 +35,7 @@ def test_it_is_written_at_most_once_in_a_minute(clock: Clock) -> None:
     assert written == [1000.0, 1000.0 + EVERY_S, 1000.0 + 2 * EVERY_S]
 
 
+@pytest.mark.slow
 def test_a_change_that_came_too_soon_is_shown_in_its_turn(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def texts_of(page: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_policy_allows_these_scripts_and_nothing_from_outside(page: str) -> None:
     found = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     assert found is not None
@@ -94,6 +95,7 @@ def test_a_run_of_500_variants_is_small_enough(tmp_path: Path) -> None:
     assert write_report(tmp_path).stat().st_size <= MOST_BYTES
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_with_a_note(monkeypatch: pytest.MonkeyPatch, small: SyntheticRun) -> None:
     whole = len(render(load_run(small.folder)).encode())
     monkeypatch.setattr("search.report.run_page.MOST_BYTES", whole - 100)
@@ -126,6 +128,7 @@ def test_an_unreadable_record_of_calls_does_not_prevent_the_report(file: str, tm
     assert data_of(render(load_run(tmp_path)))["variants"][0]["calls"] == []
 
 
+@pytest.mark.slow
 def test_the_report_is_written_when_a_round_closes(small: SyntheticRun, tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes((small.folder / "journal.jsonl").read_bytes())
     observer = ReportObserver(tmp_path)
@@ -148,6 +151,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_packages() == ["pandas", "plotly"]
 
 
+@pytest.mark.slow
 def test_the_shipped_recording_has_a_report(tmp_path: Path) -> None:
     data = data_of(write_report(RECORDINGS / "conv2d_h200", tmp_path / "x.html").read_text())
     assert data["winner"]["confirmed"]

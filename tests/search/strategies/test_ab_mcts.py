@@ -28,6 +28,7 @@ def test_the_posterior_worked_by_hand() -> None:
     assert normal_inverse_gamma(Scores()) == (0, 1, 1, pytest.approx(0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["gaussian", "beta"])
 def test_wider_where_new_ideas_do_better_and_deeper_where_edits_do(posterior: str) -> None:
     names = [f"{letter}{i}" for letter in "xyz" for i in range(4)]
@@ -46,6 +47,7 @@ def test_without_a_verdict_nothing_counts_and_failed_ideas_are_not_expanded() ->
     assert frequencies("gaussian", grown, 300) == frequencies("gaussian", waiting, 300)
 
 
+@pytest.mark.slow
 def test_a_kernel_of_the_library_says_nothing_of_new_ideas() -> None:
     """With its score among those of new ideas the reference would be chosen most of the time."""
     entry = Seed(id="entry", kernel=kernel("entry"))

@@ -149,6 +149,7 @@ def asked(strategy: Strategy, tree: Tree, entries: Sequence[Seed] = (), case: in
 cases = given(case=st.integers(0, 10**6), rounds=st.integers(0, 4), correct_ones=st.booleans())
 
 
+@pytest.mark.slow
 @every_strategy
 @cases
 @settings(max_examples=30, deadline=None)
@@ -163,6 +164,7 @@ def test_a_round_has_all_its_ideas(
     assert number == ideas if strategy.synchronous else 1 <= number <= ideas
 
 
+@pytest.mark.slow
 @every_strategy
 @cases
 @settings(max_examples=30, deadline=None)
@@ -176,6 +178,7 @@ def test_seeds_are_in_the_tree_or_the_library(
         assert_known(expansion.seed, View(tree=tree, entries=entries))
 
 
+@pytest.mark.slow
 @every_strategy
 @cases
 @settings(max_examples=30, deadline=None)
@@ -196,6 +199,7 @@ def test_equal_arguments_give_equal_answers_and_stay_as_they_were(
     assert random.getstate() == chance_before
 
 
+@pytest.mark.slow
 @every_strategy
 @cases
 @settings(max_examples=30, deadline=None)
@@ -275,6 +279,7 @@ def test_rounds_without_anything_correct_start_from_the_reference(strategy: Stra
     assert {expansion.seed for expansion in asked(strategy, tree)} == {None}
 
 
+@pytest.mark.slow
 @every_strategy
 @cases
 @settings(max_examples=30, deadline=None)

@@ -38,6 +38,7 @@ def chosen(strategy: IdeaBranching, tree: Tree, entries: list[Seed]) -> list[tup
     ]
 
 
+@pytest.mark.slow
 @given(ideas=st.integers(1, 200), seeds=st.integers(1, 30))
 def test_shares_add_up_and_the_better_never_gets_less(ideas: int, seeds: int) -> None:
     given = shares(ideas, seeds)

@@ -30,6 +30,7 @@ def test_each_island_is_founded_from_the_reference() -> None:
     assert set(chosen(islands(3), grown, "", "")) == {"a"}
 
 
+@pytest.mark.slow
 def test_islands_take_turns_and_keep_to_their_own_kernels() -> None:
     grown = Grown().idea("", a=9.0).idea("", b=2.0)
     assert set(chosen(islands(), grown)) == {"a"}

@@ -10,6 +10,7 @@ import torch
 from evaluators.reference.accuracy.sampled_elements import pick, some_places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4,), (50, 7), (3, 11, 31)], ids=str)
 def test_some_elements_are_the_same_of_all(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluators.reference.accuracy.sampled_elements.SPOT", {"cpu": 64})

@@ -135,6 +135,7 @@ class Mailbox:
         self.sent.append(message)
 
 
+@pytest.mark.slow
 def test_a_runner_makes_a_chain_as_the_referee_expects_it() -> None:
     def tanhs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ w) * 2.0

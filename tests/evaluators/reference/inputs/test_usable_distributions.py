@@ -74,6 +74,7 @@ TRIES = 5
 """Draws of which at least one must show a wrong variance. Nearly all do in float32."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "dims", "place", "dtype"),
     [

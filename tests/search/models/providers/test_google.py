@@ -159,10 +159,12 @@ def test_a_status_has_its_cause_and_no_key(reply: Reply, cause: Cause) -> None:
     assert KEY not in f"{failed!r} {failed}"
 
 
+@pytest.mark.slow
 def test_the_key_is_taken_out_where_it_stood() -> None:
     assert "no: *** is bad" in failure(error(401)).detail
 
 
+@pytest.mark.slow
 def test_retry_after_is_passed_on() -> None:
     assert failure(error(429, retry_after="7")).retry_after_s == 7.0
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
@@ -172,6 +174,7 @@ def test_retry_after_is_passed_on() -> None:
     assert failure(error(429, of_type("RetryInfo", retryDelay="soon"))).retry_after_s is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang_up", ["before", "within", "between chunks"])
 def test_a_lost_connection(hang_up: Any) -> None:
     failed = failure(Reply(text="hello" * 100, hang_up=hang_up))
@@ -180,6 +183,7 @@ def test_a_lost_connection(hang_up: Any) -> None:
     assert failed.detail
 
 
+@pytest.mark.slow
 def test_nobody_there() -> None:
     with ModelServer(GEMINI, always(Reply())) as server:
         llm = model(server)
@@ -188,6 +192,7 @@ def test_nobody_there() -> None:
     assert caught.value.cause is Cause.UNREACHABLE
 
 
+@pytest.mark.slow
 def test_a_slow_answer() -> None:
     failed = failure(Reply(text="late", delay_s=5.0), limits=replace(LIMITS, timeout_s=0.1))
     assert failed.cause is Cause.TIMEOUT
@@ -195,6 +200,7 @@ def test_a_slow_answer() -> None:
     assert failed.detail.endswith(": no response for 0.1 s")
 
 
+@pytest.mark.slow
 def test_a_blocked_prompt_is_a_refusal() -> None:
     failed = failure(Reply(refusal="PROHIBITED_CONTENT"))
     assert failed.cause is Cause.REFUSED
@@ -202,6 +208,7 @@ def test_a_blocked_prompt_is_a_refusal() -> None:
     assert failed.usage == USAGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finish", "cause"),
     [
@@ -219,6 +226,7 @@ def test_a_finish_has_its_cause_the_text_and_the_usage(finish: str, cause: Cause
     assert failed.detail == ("longer than 500 tokens" if finish == "MAX_TOKENS" else finish)
 
 
+@pytest.mark.slow
 def test_an_answer_is_not_continued_by_calls_that_nobody_reserved() -> None:
     candidate = {
         "content": {"role": "model", "parts": [{"text": "half"}]},
@@ -229,6 +237,7 @@ def test_an_answer_is_not_continued_by_calls_that_nobody_reserved() -> None:
     assert (failed.cause, failed.text) == (Cause.CUT_OFF, "half")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [
@@ -248,6 +257,7 @@ def test_an_empty_answer_has_its_usage(reply: Reply) -> None:
     assert (failed.cause, failed.usage) == (Cause.EMPTY, USAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [

@@ -125,6 +125,7 @@ def replaced(api: Api, path: tuple[str | int, ...], value: object) -> dict[str, 
     return reply
 
 
+@pytest.mark.slow
 def test_any_value_at_any_place_on_the_way_to_the_text_is_a_cause(api: Api) -> None:
     """Nothing that stands where the text or one of its containers is expected gets an exception of another
     kind; only a text is an answer."""
@@ -177,6 +178,7 @@ def test_a_body_that_is_no_object_is_an_outage(api: Api, content_type: str) -> N
         assert failed.detail.startswith("not a completion: ")
 
 
+@pytest.mark.slow
 def test_an_error_with_status_200_is_an_outage(api: Api) -> None:
     errors = ({"message": "overloaded"}, "overloaded", ["x"], {"code": 502}, {"message": 7}, 7)
     found = failures(api, *(Reply(body={"error": error}) for error in errors))
@@ -196,6 +198,7 @@ def test_a_lone_surrogate_is_replaced(api: Api) -> None:
     assert answer == Answer(text="a\ufffdb\ufffd, 😀", usage=USAGE)
 
 
+@pytest.mark.slow
 def test_a_usage_that_cannot_be_read_is_none_and_the_answer_counts(api: Api) -> None:
     first, second = api.counts
     bad = [dict.fromkeys(api.counts, value) for value in (0.5, "7", -1, 1e300, True, [7])]

@@ -132,6 +132,7 @@ def error(status: int, code: str | None = None, **headers: str) -> Reply:
     return Reply(status=status, body=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
@@ -167,6 +168,7 @@ def test_the_key_is_taken_out_where_it_stood() -> None:
     assert "no: *** is bad" in failure(error(401)).detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_passed_on(status: int) -> None:
     assert failure(error(status, retry_after="7")).retry_after_s == 7.0
@@ -202,6 +204,7 @@ def test_a_slow_answer() -> None:
     assert failed.detail.endswith(": no response for 0.1 s")
 
 
+@pytest.mark.slow
 def test_refusals() -> None:
     said = failure(Reply(refusal="I cannot help with that."))
     assert (said.cause, said.detail) == (Cause.REFUSED, "I cannot help with that.")
@@ -243,6 +246,7 @@ def test_a_success_that_is_no_completion_may_have_been_charged_for(reply: Reply)
     assert KEY not in str(failed)
 
 
+@pytest.mark.slow
 def test_calls_at_once_share_one_client() -> None:
     everyone = threading.Barrier(64)
 
@@ -299,6 +303,7 @@ def asked_response(question: Question = QUESTION, **more: Any) -> Asked:
     return one
 
 
+@pytest.mark.slow
 def test_a_request_for_a_response_has_what_the_question_has() -> None:
     one = asked_response(reasoning_effort="high", temperature=0.7, output_limit_key="max_tokens")
     assert (one.model, one.system, one.prompt) == ("m-1", "Be brief.", "Ideas, please.")

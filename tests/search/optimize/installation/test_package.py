@@ -236,6 +236,7 @@ def at_two(folder: Path) -> tuple[Any, list[TracedModel], ExtractedProblem, Kern
     return load_package(folder), made, norm, kernel
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_each_shape_has_its_own_forward(tmp_path: Path) -> None:
     optimized, made, norm, _ = at_two(tmp_path)
@@ -252,6 +253,7 @@ def test_each_shape_has_its_own_forward(tmp_path: Path) -> None:
     assert files == {"forward_1.py", "forward_2.py"}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_kernel_that_declines_a_shape_runs_at_the_other(tmp_path: Path) -> None:
     _, made, norm, kernel = at_two(tmp_path)

@@ -167,6 +167,7 @@ RESULTS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RESULTS)
 @torch.no_grad()
 def test_a_result_of_any_kind_is_made_again(kind: str, tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_a_result_of_any_kind_is_made_again(kind: str, tmp_path: Path) -> None:
     assert ours == theirs and all(map(torch.equal, own, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -269,6 +269,7 @@ def test_an_unchanged_model_is_compared_once(stack: Any) -> None:
     assert plan(model).snapshots[model] is first and not plan(model).fallbacks
 
 
+@pytest.mark.slow
 def test_transformed_calls_run_the_models_own_forward(tmp_path: Path) -> None:
     """A kernel would drop the derivatives."""
     module = functools.partial(nn.LayerNorm, WIDTH)
@@ -442,6 +443,7 @@ HIDDEN: dict[str, tuple[Callable[[], nn.Module], Change, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HIDDEN)
 def test_every_kind_of_attribute_is_noticed(name: str, tmp_path: Path) -> None:
     module, change, why = HIDDEN[name]

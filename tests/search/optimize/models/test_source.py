@@ -75,6 +75,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_with_several_shapes(file: Path) -> None:
     shapes = [{"sizes": {"rows": 3}, "weight": 3}, {"sizes": {"rows": 5}}]
     how: dict[str, Any] = {"device": "cpu", "dtype": None, "backward": False, "seed": 0}

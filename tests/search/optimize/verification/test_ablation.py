@@ -37,6 +37,7 @@ def slowed(run: Callable[..., Any]) -> Callable[..., Any]:
     return slow
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_host_work_counts_except_in_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU, a stub graph runs the recorded operators."""
