@@ -152,7 +152,7 @@ class Worker:
                 verdict = self._try_candidate(processes, runner, thorough, keeps, stages)
             if verdict.rule != SABOTAGED:
                 break
-            self._require_recovery(processes, verdict, thorough)
+            self._require_recovery(processes, verdict)
         facts |= self._clocks(problem, CLOCKS_AFTER)
         if verdict.status in (Status.COMPILE_ERROR, Status.RUNTIME_ERROR) and (
             why := missing_tool(kernel.source, verdict.log, device=problem.device, root=self._root)
@@ -321,15 +321,12 @@ class Worker:
                 with self._closing_on_failure("a runner could not be ended"):
                     runner.end()
 
-    def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict, thorough: bool) -> None:
+    def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict) -> None:
         """Raises WorkerBroken if the baseline is still slow without the kernel that seemed to slow it
         down."""
-        plan = asdict(self._settings.plan_of(thorough))
+        order = {"before_ms": verdict.before_ms, "baseline_calls": verdict.baseline_calls}
         with self._closing_on_failure("the judge process or the fork server died"):
-            session = processes.problem.id
-            processes.judge.send(
-                {"op": "recheck", "session": session, "before_ms": verdict.before_ms, "plan": plan}
-            )
+            processes.judge.send({"op": "recheck", "session": processes.problem.id, **order})
             answer = self._watch(processes, self._settings.timeout_s).baseline_answer()
         if answer["slow"]:
             raise WorkerBroken(

@@ -98,6 +98,7 @@ class CandidateEvaluation:
             roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
             before_ms=tuple(self._session.times_ms(self._before)),
+            baseline_calls=self._eager_calls,
         )
 
     def _overdrawn(self) -> str:

@@ -21,7 +21,7 @@ passes to it, and to the worker:
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
     -> go: the turn may begin
     <- turned {failed}: whether the candidate drops out, so that its runner must be ended
-    -> recheck {session, before_ms, plan}: is the baseline still slow without the candidate?
+    -> recheck {session, before_ms, baseline_calls}: is the baseline still slow without the candidate?
     <- rechecked {slow}
 
 It waits for a runner without a time limit: the worker owns the deadlines and kills the runner, which closes
@@ -297,10 +297,9 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> boo
 
 def _is_slow(session: ReferenceSession, order: Message) -> bool:
     """Whether the baseline is still as slow as with a candidate that has ended."""
-    calls = session.eager_calls(Plan(**order["plan"]))
-    slack_ms = session.calibration.slack_ms(calls)
-    now_ms = session.times_ms(session.calibration.eager_alone(calls))
-    return sabotaged(order["before_ms"], now_ms, slack_ms) is not None
+    calibration, calls = session.calibration, order["baseline_calls"]
+    now_ms = session.times_ms(calibration.eager_alone(calls))
+    return sabotaged(order["before_ms"], now_ms, calibration.baseline_slack_ms(calls)) is not None
 
 
 def _facts(session: ReferenceSession) -> dict[str, Any]:

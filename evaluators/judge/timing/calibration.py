@@ -104,6 +104,10 @@ class Calibration(ABC):
         overhead_ms = OVERHEAD_VARIES * self.overhead(calls).total_ms if copies_much else 0.0
         return (self.noise_ms + overhead_ms) / calls
 
+    def baseline_slack_ms(self, calls: int) -> float:
+        """ms by which a call of the baseline may take longer in such a block than in its usual ones."""
+        return self.slack_ms(calls)
+
     def eager_calls(self, plan: Plan, capacity: int) -> int:
         """Calls per block of the baseline if there is room for `capacity`."""
         return min(plan.calls(self.eager_call_ms, capacity), self._eager_room)

@@ -137,7 +137,7 @@ def test_a_baseline_that_is_slow_without_the_kernel_too_is_nobodys_fault(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e-6] * 3)
+    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e-6] * 3, baseline_calls=1)
     monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) and accused)
     with pytest.raises(WorkerBroken, match="the machine is busy"):
         judge(HONEST)
@@ -149,7 +149,7 @@ def test_a_kernel_that_sabotages_the_baseline_is_rejected_when_it_does_so_again(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e6] * 3)
+    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e6] * 3, baseline_calls=1)
     accusations = [accused, None, accused, accused]
 
     def accuse(*given: Any) -> Verdict:

@@ -95,3 +95,15 @@ def test_the_slack_grows_if_much_is_copied(elements: int, slack_ms: float) -> No
     layout = Layout.of([tensor], 2)
     calibration._eager = SimpleNamespace(buffers=SimpleNamespace(inputs=layout, outputs=layout))  # type: ignore[assignment]
     assert calibration.slack_ms(2) == pytest.approx(slack_ms)
+
+
+@pytest.mark.parametrize(("calls", "accused"), [(256, True), (1, False)])
+def test_a_baseline_in_short_blocks_is_not_called_sabotaged(calls: int, accused: bool) -> None:
+    """Next to an honest kernel of 512 launches its blocks had one call, which took 0.35 ms in place of 0.037
+    ms: the time in which the GPU wakes up is no longer shared."""
+    calibration = object.__new__(GpuCalibration)
+    calibration.waking_ms, calibration._usual_calls = 0.31, 256
+    calibration.slack_ms = lambda calls: 0.01 / calls  # type: ignore[method-assign]
+    reason = calibration.sabotage([0.037] * 6, [0.35] * 8, calls)
+    assert (reason is not None) == accused
+    assert (calibration.credible_ms([0.037] * 6, calls) < 0.35) == accused
