@@ -20,5 +20,5 @@ class Format(Protocol):
 
     def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """Every row, including duplicates, in an order that depends only on the corpus. Counts in `left_out`
-        the candidates that become no row, by reason, which names the key that lets them in if there is one."""
+        the candidates that become no row, by reason, with the key that lets them in if there is one."""
         ...
