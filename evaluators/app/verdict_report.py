@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evaluators.base.cause import COMPILERS
+from evaluators.base.compiler_messages import reports_error
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from evaluators.records.five_stages import five_stages
 
@@ -60,7 +60,7 @@ def cut(text: str) -> list[str]:
     if len(lines) <= first + last:
         return lines
     end = len(lines) - last
-    errors = [number for number in range(first, end) if COMPILERS.match(lines[number].lstrip())]
+    errors = [number for number in range(first, end) if reports_error(lines[number].lstrip())]
     shown = sorted({each for number in errors for each in range(number, min(number + ERROR_LINES, end))})
     found, at = lines[:first], first
     for number in [*shown[:MIDDLE_LINES], end]:

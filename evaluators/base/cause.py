@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from evaluators.base.compiler_messages import reports_error
 
 MOST_CHARACTERS = 300
 TRACEBACK = "Traceback (most recent call last):"
 LEFT_OUT = "[…]"
 """The line that replaces the middle of a log that was too long."""
-COMPILERS = re.compile(
-    r"\S+?[:(]\d+[:,\d)]*\s*(fatal |catastrophic )?error\b"  # main.cpp:3:5: error: …, kernel.cu(12): error: …
-    r"|(nvcc|ptxas|nvlink|ninja)\s*:? (fatal|error)\b"
-    r"|.*undefined reference to "
-)
-"""The beginning of a line in which a compiler, an assembler or a linker reports an error."""
 
 
 def cause_of(log: str) -> str:
@@ -23,7 +17,7 @@ def cause_of(log: str) -> str:
     lines = [line.rstrip() for line in log.splitlines() if line.strip() and line != LEFT_OUT]
     starts = [number for number, line in enumerate(lines) if line.lstrip().startswith(TRACEBACK)]
     if not starts:
-        errors = (line for line in lines if lines[0].endswith(":") and COMPILERS.match(line))
+        errors = (line for line in lines if lines[0].endswith(":") and reports_error(line))
         return _cut(next(errors, lines[0])) if lines else ""
     first = lines[0].strip()
     if starts[0] > 0 and not first.endswith(":"):
@@ -38,7 +32,7 @@ def _raised(lines: list[str]) -> str:
     if not message:
         return TRACEBACK
     for line in map(str.strip, message):
-        if COMPILERS.match(line):
+        if reports_error(line):
             place, _, rest = line.partition(" ")
             return f"{place.rpartition('/')[2]} {rest}"
     # "CompilationError: at 5:4:" and the like quote the code first and give the reason in the last line.

@@ -9,10 +9,11 @@ LEFT_OUT = "[… {} more lines]"
 FOLDER = re.compile(r"(?<![\w./:<])/(?:[\w.+@~-]+/)+(?=[\w.+<-])")
 """The folder of an absolute path, which means nothing on another machine."""
 DIAGNOSTIC = re.compile(
-    r"(?:\S+?(?:[:(]\d+[:,\d)]*)\s*(?:fatal |catastrophic )?"  # main.cpp:3:5: error: …, a.cu(12): error: …
-    r"|(?:ptxas|nvlink|nvcc|cc1plus|ld|collect2)\b.*?)\b(?P<kind>error|warning|note|remark)\b"
+    r"(?:\S+?[:(]\d+[:,\d)]*\s*(?:catastrophic )?"  # main.cpp:3:5: error: …, a.cu(12): catastrophic error: …
+    r"|(?:ptxas|nvlink|nvcc|ninja|cc1plus|ld|collect2)\b.*?)\b(?P<kind>fatal|error|warning|note|remark)\b"
     r"|(?P<linker>.*undefined reference to )"
 )
+"""The beginning of a line in which a compiler, an assembler or a linker reports something."""
 CONTEXT = re.compile(
     r"\S+: In (?:function|member function|instantiation|constructor|lambda)|\S+:\d+:\d+:\s+required from"
 )
@@ -32,7 +33,7 @@ def compiler_messages(text: str, characters: int) -> str:
     for line in text.splitlines():
         short = without_folders(line.rstrip())
         if found := DIAGNOSTIC.match(short):
-            kind = errors if found["linker"] or found["kind"] == "error" else others
+            kind = errors if _is_error(found) else others
             is_new = short not in seen
             seen.add(short)
             block = kind if is_new else None
@@ -47,6 +48,12 @@ def compiler_messages(text: str, characters: int) -> str:
         elif block is not None:
             block.append(short)
     return whole_lines([*errors, *others], characters) if errors else ""
+
+
+def reports_error(line: str) -> bool:
+    """Whether a compiler, an assembler or a linker reports an error in this line."""
+    found = DIAGNOSTIC.match(line)
+    return found is not None and _is_error(found)
 
 
 def without_folders(text: str) -> str:
@@ -70,3 +77,7 @@ def whole_lines(lines: list[str], characters: int) -> str:
             break
         kept.append(line)
     return "\n".join(kept)
+
+
+def _is_error(diagnostic: re.Match[str]) -> bool:
+    return diagnostic["linker"] is not None or diagnostic["kind"] in ("fatal", "error")

@@ -137,7 +137,22 @@ class Diagnosis(JsonRecord):
 
     def text(self, characters: int = TEXT_CHARACTERS) -> str:
         """The diagnosis for readers, in whole lines of at most `characters` together."""
-        return _whole_lines(list(self._lines()), characters)
+        return _whole_lines("\n".join(self._lines()).splitlines(), characters)
+
+    def figures(self) -> Iterable[tuple[str, str]]:
+        """What readers need in addition to findings and times, as pairs of a label and its text."""
+        for unit in self.units[:SHOWN_UNITS]:
+            part = f"; its busiest part: {unit.busiest_part}" if unit.busiest_part else ""
+            yield "Busy", f"{unit.unit} {unit.percent:.0f} % of its peak{part}."
+        for stall in self.stalls[:SHOWN_STALLS]:
+            places = "".join(f"\n   at {place}" for place in stall.places)
+            yield "Stall", f"{stall.reason}, {stall.share:.0%} of the warps' time.{places}"
+        if self.traffic is not None:
+            yield "Memory", _traffic_text(self.traffic)
+        if self.occupancy:
+            yield "Occupancy", f"{self.occupancy}."
+        yield from _some("Compiler", self.warnings, SHOWN_WARNINGS)
+        yield from _some("Profiler's advice", self.advice, SHOWN_ADVICE)
 
     def _lines(self) -> Iterable[str]:
         levels = ", ".join(self.reached) or "none"
@@ -153,18 +168,7 @@ class Diagnosis(JsonRecord):
             yield f"   evidence: {each.evidence}"
             yield f"   usually helps: {each.helps}"
         yield from self._time_lines()
-        for unit in self.units[:SHOWN_UNITS]:
-            part = f"; its busiest part: {unit.busiest_part}" if unit.busiest_part else ""
-            yield f"Busy: {unit.unit} {unit.percent:.0f} % of its peak{part}."
-        for stall in self.stalls[:SHOWN_STALLS]:
-            yield f"Stall: {stall.reason}, {stall.share:.0%} of the warps' time."
-            yield from (f"   at {place}" for place in stall.places)
-        if self.traffic is not None:
-            yield _traffic_line(self.traffic)
-        if self.occupancy:
-            yield f"Occupancy: {self.occupancy}."
-        yield from _some("Compiler", self.warnings, SHOWN_WARNINGS)
-        yield from _some("Profiler's advice", self.advice, SHOWN_ADVICE)
+        yield from (f"{label}: {text}" for label, text in self.figures())
 
     def _time_lines(self) -> Iterable[str]:
         if self.call_us is not None:
@@ -184,19 +188,19 @@ def shortened(name: str) -> str:
     return name if len(name) <= SHORT else f"{name[:half]}…{name[-half:]}"
 
 
-def _traffic_line(traffic: TrafficBytes) -> str:
+def _traffic_text(traffic: TrafficBytes) -> str:
     parts = []
     if traffic.read is not None and traffic.written is not None:
         parts.append(f"read {traffic.read / 1e6:.4g} MB, wrote {traffic.written / 1e6:.4g} MB")
     if traffic.least is not None:
         parts.append(f"a call must move at least {traffic.least / 1e6:.4g} MB")
-    return f"Memory: {'; '.join(parts) or 'unknown'}."
+    return f"{'; '.join(parts) or 'unknown'}."
 
 
-def _some(label: str, lines: Sequence[str], most: int) -> Iterable[str]:
-    yield from (f"{label}: {line}" for line in lines[:most])
+def _some(label: str, lines: Sequence[str], most: int) -> Iterable[tuple[str, str]]:
+    yield from ((label, line) for line in lines[:most])
     if (more := len(lines) - most) > 0:
-        yield f"{label}: {more} more."
+        yield label, f"{more} more."
 
 
 def _whole_lines(lines: list[str], characters: int) -> str:

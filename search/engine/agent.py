@@ -14,9 +14,12 @@ from contextlib import contextmanager
 
 from evaluators.base.cause import printable
 from evaluators.base.nearest import nearest
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import LANGUAGES, Kernel, language_of
+from search.engine.diagnoses import Diagnoses
 from search.engine.session import Session
+from search.protocols import Diagnoser
 from search.records.events import (
     Event,
     IdeaImplemented,
@@ -25,7 +28,7 @@ from search.records.events import (
     VariantStage,
     VariantWritten,
 )
-from search.records.tree import Category, Idea, Variant, drop_ins, fit_to_show, too_long
+from search.records.tree import Category, Idea, Seed, Variant, drop_ins, fit_to_show, too_long
 
 PROPOSER, STRATEGY = "Agent", "agent"
 NAMED = 6
@@ -45,15 +48,18 @@ class Agent:
     """A search of one problem, steered by the caller; it continues from the journal's last state.
 
     It observes the `session`, whose `grace_s` and `confirm_s` should be 0: after a stop, no caller is left to
-    wait.
+    wait. `diagnoser`: profiles kernels when the caller asks for it; None: nothing does.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, diagnoser: Diagnoser | None = None) -> None:
         self.session = session
+        self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         session.observe(self)
         self.stages: dict[str, str] = {}
         """The stage of each variant in flight, by variant id."""
         self._under_way: dict[str, asyncio.Task[Variant | None]] = {}
+        self._profiles: set[asyncio.Task[None]] = set()
+        """The profile under way, if there is one: nothing is measured next to it."""
         self._listeners: defaultdict[str, list[OnStage]] = defaultdict(list)
         self._one_idea_at_a_time = asyncio.Lock()
         self._finishing: asyncio.Task[RunFinished] | None = None
@@ -112,7 +118,7 @@ class Agent:
             self._check(rounds_closed=tree.rounds_closed + follows)
             if follows:
                 on_stage(f"waiting for the evaluations of round {self.round}")
-                await self._until_judged()
+                await self._until_idle()
                 self._check_parent(parent)
                 self._check(rounds_closed=tree.rounds_closed + 1)
                 self._close_round()
@@ -185,6 +191,35 @@ class Agent:
             raise AgentRefused(f"variant {variant_id} was not evaluated: {why}")
         return variant
 
+    async def diagnosis(self, kernel_id: str, on_stage: OnStage = lambda stage: None) -> Diagnosis:
+        """The diagnosis of a variant or a library kernel. One that was not taken before is taken now, while
+        nothing is measured. Raises AgentRefused."""
+        seed = self._profilable(kernel_id)
+        known = self.session.state.diagnoses
+        while (found := known.get(seed.kernel.id)) is None:
+            if self._diagnoses is None:
+                raise AgentRefused(
+                    f"kernel {kernel_id} has no diagnosis, and this server takes none: it was started with "
+                    "profile=off, or its devices are on another machine"
+                )
+            self._check_open()
+            if self.session.state.finished is not None:
+                raise AgentRefused("the run has ended; propose_idea reopens it")
+            if self._under_way or self._profiles:
+                on_stage("waiting for the evaluations under way")
+                await self._until_idle()
+                continue  # something else may have begun meanwhile
+            on_stage("profiling")
+            task = self.session.work.spawn(self._diagnoses.one(seed), f"profile {kernel_id}")
+            self._profiles.add(task)
+            task.add_done_callback(self._profiles.discard)
+            # Not awaited directly: a caller that stops waiting must not cancel the profile.
+            await asyncio.wait({task})
+        if not found.reached:
+            why = "; ".join(found.missing.values())
+            raise AgentRefused(f"kernel {kernel_id} could not be profiled: {why}")
+        return found
+
     async def finish(self) -> RunFinished:
         """Waits for the evaluations, closes the round, measures the best kernel again, and ends the run.
 
@@ -216,7 +251,7 @@ class Agent:
 
     async def _finish(self) -> RunFinished:
         session = self.session
-        await self._until_judged()
+        await self._until_idle()
         if session.state.finished is not None:
             return session.state.finished
         if session.work.stop is None and session.state.proposed:
@@ -229,15 +264,36 @@ class Agent:
         return session.work.stop or limit or "finished"
 
     def _check(self, *, rounds_closed: int) -> None:
-        """Raises AgentRefused when nothing new may begin, given the number of closed rounds."""
-        if (stop := self.session.work.stop) is not None:
-            raise AgentRefused(f"the run was stopped ({stop}); call finish to get its best kernel")
-        if self._finishing is not None and not self._finishing.done():
-            raise AgentRefused("the run is finishing; call finish to wait for the result")
+        """Raises AgentRefused when no idea and no kernel may be added, given the number of closed rounds."""
+        self._check_open()
         if limit := self.session.budget.exhausted(rounds_closed):
             raise AgentRefused(
                 f"budget.{limit} is used up; call finish to have the best kernel measured again"
             )
+
+    def _check_open(self) -> None:
+        """Raises AgentRefused when nothing new may begin."""
+        if (stop := self.session.work.stop) is not None:
+            raise AgentRefused(f"the run was stopped ({stop}); call finish to get its best kernel")
+        if self._finishing is not None and not self._finishing.done():
+            raise AgentRefused("the run is finishing; call finish to wait for the result")
+
+    def _profilable(self, kernel_id: str) -> Seed:
+        """The kernel with this id. Raises AgentRefused if it is not known to be correct here."""
+        entries = {entry.id: entry for entry in self.session.entries}
+        variants = self.session.state.tree.variants
+        _one_of("kernel", kernel_id, [*entries, *variants])
+        seed = entries.get(kernel_id) or variants[kernel_id].seed
+        if seed.evaluation is None:
+            raise AgentRefused(
+                f"kernel {kernel_id} has no verdict here yet; read_kernel waits for it"
+            )
+        if not seed.drop_in or seed.evaluation.timing is None:
+            status = seed.evaluation.status.value if seed.drop_in else "it solves another problem"
+            raise AgentRefused(
+                f"kernel {kernel_id} is not correct for this problem ({status}), so it is not profiled"
+            )
+        return seed
 
     def _check_parent(self, parent: str) -> None:
         """Raises AgentRefused for a variant that failed, before its round is closed and it can no longer be
@@ -272,9 +328,14 @@ class Agent:
 
     def _evaluate(self, variant: Variant) -> None:
         """Sends a variant, whose evaluation is reserved, to the evaluator."""
-        task = self.session.work.spawn(self.session.evaluate(variant), f"evaluate variant {variant.id}")
+        task = self.session.work.spawn(self._evaluated(variant), f"evaluate variant {variant.id}")
         self._under_way[variant.id], self.stages[variant.id] = task, "queued"
         task.add_done_callback(lambda task: self._ended(variant.id))
+
+    async def _evaluated(self, variant: Variant) -> Variant | None:
+        if self._profiles:
+            await asyncio.wait(self._profiles)
+        return await self.session.evaluate(variant)
 
     def _ended(self, variant_id: str) -> None:
         del self._under_way[variant_id]
@@ -291,10 +352,10 @@ class Agent:
         )
         self.session.close_round(self.round)
 
-    async def _until_judged(self) -> None:
-        """Returns when no evaluation is in flight."""
-        while self._under_way:
-            await asyncio.wait(set(self._under_way.values()))
+    async def _until_idle(self) -> None:
+        """Returns when neither an evaluation nor a profile is in flight."""
+        while tasks := {*self._under_way.values(), *self._profiles}:
+            await asyncio.wait(tasks)
             await asyncio.sleep(0)  # let the tasks' callbacks run first
 
     @contextmanager

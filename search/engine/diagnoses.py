@@ -1,4 +1,4 @@
-"""Profiles the kernels that a round's ideas start from, before the round and apart from any measurement."""
+"""Profiles kernels apart from any measurement: those that a round's ideas start from, or one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEST = 2
 
 
 class Diagnoses:
-    """Takes each diagnosis once, and records it. Call `take` while nothing is in flight."""
+    """Takes each diagnosis once, and records it. Call its methods while nothing is in flight."""
 
     def __init__(self, session: Session, diagnoser: Diagnoser) -> None:
         self._session, self._diagnoser = session, diagnoser
@@ -22,24 +22,23 @@ class Diagnoses:
     async def take(self, expansions: Sequence[Expansion]) -> None:
         """Profiles the best kernel, its runner-up and the seeds, unless they were profiled before. A stop
         ends it at once."""
-        session, work = self._session, self._session.work
+        work = self._session.work
         for seed in self._due(expansions):
             if work.stop is not None:
                 return
-            assert seed.evaluation is not None
-            asked = self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
-            task = work.spawn(asked, f"profile {seed.id}")
+            task = work.spawn(self.one(seed), f"profile {seed.id}")
             while not task.done() and work.stop is None:
                 await work.changed()
-            if not task.done():
-                task.cancel()
-                return
-            if not task.cancelled() and task.exception() is None:
-                session.record(
-                    KernelDiagnosed(
-                        at_s=session.now_s, seed=seed.id, kernel=seed.kernel.id, diagnosis=task.result()
-                    )
-                )
+            task.cancel()
+
+    async def one(self, seed: Seed) -> None:
+        """Profiles a correct kernel and records its diagnosis."""
+        session = self._session
+        assert seed.evaluation is not None
+        diagnosis = await self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
+        session.record(
+            KernelDiagnosed(at_s=session.now_s, seed=seed.id, kernel=seed.kernel.id, diagnosis=diagnosis)
+        )
 
     def _due(self, expansions: Sequence[Expansion]) -> list[Seed]:
         """What is to be profiled: correct kernels, each once."""

@@ -105,14 +105,15 @@ def harvest(config: DictConfig, arguments: Sequence[str], track: Track[Any]) -> 
     corpus = _corpus(config, track)
     keys = _benchmark_problems(corpus, forbidden, config.decontaminate.threshold)
     corpus = corpus.without(keys)
-    found = sorted(format.rows(corpus), key=_rank)
+    no_rows: Counter[str] = Counter()
+    found = sorted(format.rows(corpus, no_rows), key=_rank)
     rows, exact, near = without_duplicates(found, config.duplicates.threshold, track)
     reasons = "".join(f", {why} {n}" for why, n in sorted(Counter(keys.values()).items()))
     left_out = (
         f"Left out: exact duplicates {exact}, near duplicates {near}, problems of benchmarks {len(keys)}"
     )
     left_out += f" ({reasons[2:]})" if reasons else ""
-    left_out += "".join(f", {why} {n}" for why, n in sorted(format.left_out.items())) + "."
+    left_out += "".join(f", {why} {n}" for why, n in sorted(no_rows.items())) + "."
     if not rows:
         read = f"runs {len(corpus.runs)}, library entries {len(corpus.from_library)}"
         raise HarvestError(f"nothing to write: no row of format {format.name} ({read}). {left_out}")

@@ -17,9 +17,8 @@ class Format(Protocol):
     about: str
     """One or two sentences for the dataset's card."""
     columns: tuple[Column, ...]
-    left_out: Counter[str]
-    """What `rows` left out: counts by reason, which names the key that lets it in if there is one."""
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
-        """Every row, including duplicates, in an order that depends only on the corpus."""
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
+        """Every row, including duplicates, in an order that depends only on the corpus. Counts in `left_out`
+        the candidates that become no row, by reason, with the key that lets them in if there is one."""
         ...

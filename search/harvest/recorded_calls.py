@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluators.base.jsonl_store import whole_lines
 from search.proposers.llm.answers import read_kernels
 from search.records.model_calls import Purpose
 from search.records.tree import Tree, Variant
@@ -34,12 +34,10 @@ class RecordedCalls:
         path = folder / "model_calls.jsonl" if folder else None
         if path is None or not path.exists():
             return
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                call = json.loads(line)
-                if call["purpose"] != Purpose.IDEAS and not call["cause"]:
-                    recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
-                    self._by_subject[call["about"]].append(recorded)
+        for call in whole_lines(path.read_bytes()):
+            if call["purpose"] != Purpose.IDEAS and not call["cause"]:
+                recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
+                self._by_subject[call["about"]].append(recorded)
 
     def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> AnsweredCall | None:
         """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of

@@ -31,6 +31,7 @@ from evaluators.app.command import (
     command,
     is_refusal,
     log_to,
+    one_of,
     output_folder,
 )
 from evaluators.app.config import RayConfig, group, hydra_settings, section
@@ -40,6 +41,7 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
+from evaluators.profiling.profiler import AUTO, OFF, PROFILES
 from evaluators.records.problem import Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
@@ -57,9 +59,11 @@ from search.engine.agent import Agent, AgentRefused, OnStage
 from search.engine.faults import fault
 from search.engine.run_folder import finalise
 from search.engine.session import Session
+from search.protocols import Diagnoser
 from search.records.budget import Budget
 from search.records.journal import Journal, JournalError
 from search.report.observer import ReportObserver
+from search.run.local_diagnoser import LocalDiagnoser
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +87,9 @@ class McpConfig(RunFolderConfig):
     pool: Any = group("ray")
     library: Any = group("folder")
     device: str = option("auto", "device to search on: auto, cuda or cpu")
+    profile: str = option(
+        AUTO, "highest level of the diagnoses that the agent asks for: off | static | trace | counters | auto"
+    )
     budget: AgentBudgetConfig = section(AgentBudgetConfig)
     ray: RayConfig = section(RayConfig)
     run: str | None = option(None, "folder of an earlier run to resume; null: a new run")
@@ -106,6 +113,7 @@ def main(config: DictConfig) -> int:
 def settle(config: DictConfig) -> None:
     """Checks the config and chooses the device. Raises UsageError."""
     check_wandb(config)
+    one_of(config, "profile", PROFILES)
     settle_device(config)
 
 
@@ -215,7 +223,7 @@ class ServedSearch:
                 environment=facts,
                 plug_ins=plug_ins_of(config),
             )
-            agent = Agent(session)
+            agent = Agent(session, self._diagnoser())
             agent.start()
         except WorkerBroken as error:
             raise AgentRefused(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
@@ -223,6 +231,12 @@ class ServedSearch:
             raise AgentRefused(first_line(error)) from error
         self._agent = agent
         return agent
+
+    def _diagnoser(self) -> Diagnoser | None:
+        """What profiles kernels, unless their devices are on another machine."""
+        wanted = str(self._config.profile)
+        is_here = wanted != OFF and not self._config.ray.address
+        return LocalDiagnoser(self._settings, wanted) if is_here else None
 
     @staticmethod
     async def _started(starting: asyncio.Future[Host]) -> Host:

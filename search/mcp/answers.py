@@ -64,6 +64,14 @@ class KernelReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiagnosisReport:
+    """What a kernel's profile means, in words."""
+
+    id: str
+    diagnosis: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProblemReport:
     """The problem, and the rules by which kernels are judged."""
 

@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 from evaluators.records.problem import LANGUAGES
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (
+    DiagnosisReport,
     Finished,
     History,
     KernelReport,
@@ -53,8 +54,8 @@ PyTorch reference on secret inputs, and timed against it.
    (parent: its id).
 3. submit_kernel: submit complete source for the idea, as many different variants as are worth trying. If one
    fails, read its log and submit the corrected source with repairs=<its id>.
-4. Build the next ideas on the fastest kernels: parent=<its id>. An idea for a kernel of the open round closes
-   that round.
+4. Build the next ideas on the fastest kernels: parent=<its id>. read_diagnosis says what keeps a kernel from
+   being faster. An idea for a kernel of the open round closes that round.
 5. finish: when the budget is used up or you have no more ideas, have the best kernel measured again.
 """
 
@@ -150,6 +151,19 @@ class Tools:
                 if entry.id == id:
                     return entry_report(entry, source=True)
             return variant_report(await agent.verdict(id, tell), source=True)
+
+    async def read_diagnosis(self, ctx: Ctx, id: str) -> DiagnosisReport:
+        """Read what keeps a correct kernel from being faster: bottlenecks, evidence, what usually helps.
+
+        The diagnosis comes from a profile, by fixed rules. A kernel that was not profiled yet is profiled
+        now, after the evaluations under way. This takes the device for seconds to minutes, but no evaluation
+        of the budget. A profile changes times, so compare kernels by the times of their verdicts.
+
+        Args:
+            id: The id of a correct variant of this run, or of a library kernel that was measured here.
+        """
+        async with self._run(ctx) as (agent, tell):
+            return DiagnosisReport(id=id, diagnosis=(await agent.diagnosis(id, tell)).text())
 
     async def propose_idea(
         self,
@@ -273,7 +287,8 @@ def server(tools: Tools) -> MCPServer[Any]:
     made = OneLineServer("ideatree", instructions=INSTRUCTIONS, log_level="WARNING")
     reading: list[Callable[..., Any]] = [tools.read_problem, tools.read_history, tools.read_budget]
     reading += [tools.list_kernels, tools.read_kernel]
-    writing: list[Callable[..., Any]] = [tools.propose_idea, tools.submit_kernel, tools.finish]
+    writing: list[Callable[..., Any]] = [tools.read_diagnosis, tools.propose_idea, tools.submit_kernel]
+    writing += [tools.finish]
     for tool in [*reading, *writing]:
         hints = ToolAnnotations(read_only_hint=tool in reading, open_world_hint=False)
         made.add_tool(tool, description=inspect.getdoc(tool), annotations=hints)

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
+from evaluators.base.jsonl_store import append_line
 from search.models.service import LONGEST_PAUSE_S, Service
 from search.records.budget import Budget, BudgetSpent, Cost
 from search.records.model_calls import (
@@ -303,8 +304,7 @@ class ModelClient:
     def _record(self, call: ModelCall, question: Question, text: str) -> None:
         line = {**asdict(call), "system": question.system, "prompt": question.prompt}
         line |= {"schema": question.schema, "answer": text}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(self._path, json.dumps(line))
         self._report(call)
 
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from evaluators.base.jsonl_store import whole_lines
 from search.records.model_calls import ModelCall, Purpose
 from search.records.tree import Idea, Variant
 
@@ -23,19 +23,14 @@ class CallTexts:
 
 
 def read_texts(folder: Path) -> dict[str, CallTexts]:
-    """The texts by call id; empty if no model was called. A torn last line is left out."""
+    """The texts by call id; empty if no model was called. Torn lines are left out."""
     path = folder / "model_calls.jsonl"
     found: dict[str, CallTexts] = {}
     if not path.exists():
         return found
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                data: Mapping[str, Any] = json.loads(line)
-            except ValueError:  # a process was killed while it wrote
-                continue
-            texts = {name: str(data.get(name) or "") for name in ("system", "prompt", "answer")}
-            found[str(data.get("id"))] = CallTexts(**texts)
+    for data in whole_lines(path.read_bytes()):
+        texts = {name: str(data.get(name) or "") for name in ("system", "prompt", "answer")}
+        found[str(data.get("id"))] = CallTexts(**texts)
     return found
 
 

@@ -13,7 +13,6 @@ All keys of `ideatree run` work too: `history=summary proposer.examples=false pr
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sys
@@ -27,6 +26,7 @@ from omegaconf import DictConfig
 from evaluators.app.command import CommandCall, build, choose_device, command, compose_config
 from evaluators.app.config import NO_FOLDER, group, hydra_settings
 from evaluators.app.words import quoted
+from evaluators.base.jsonl_store import whole_lines
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
@@ -206,11 +206,9 @@ def _recorded(folder: Path, id: str) -> str:
     path = folder / "model_calls.jsonl"
     if not path.exists():
         raise UsageError(f"{path} does not exist: the run has called no model")
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            call = json.loads(line)
-            if call["id"].lstrip("0") == id.lstrip("0"):
-                return f"{call['system']}\n{call['prompt']}"
+    for call in whole_lines(path.read_bytes()):
+        if call["id"].lstrip("0") == id.lstrip("0"):
+            return f"{call['system']}\n{call['prompt']}"
     raise UsageError(f"call={id}: the run has no such call")
 
 

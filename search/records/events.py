@@ -169,7 +169,7 @@ class LeadersCompared(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDiagnosed(Event):
-    """A kernel was profiled, apart from any measurement, before a round.
+    """A kernel was profiled, apart from any measurement: before a round, or when an agent asked for it.
 
     Attributes:
         seed: The id of the variant or of the library's entry.

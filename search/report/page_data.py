@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from evaluators.records.diagnosis import SHOWN_LAUNCHES, Diagnosis, shortened
 from evaluators.records.evaluation import Evaluation, Status
 from search.observers import wording
 from search.observers.marks import CATEGORY_WORDS, MARKS
 from search.records.ranking import unconfirmed
 from search.records.tree import Category
 from search.report.gains import gains_by
+from search.report.html import plain
 from search.report.run_frames import RunFrames
 from search.report.texts import Texts
 
@@ -41,6 +44,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "run": _run(frames, texts),
         "winner": _winner(frames),
         "entries": _entries(frames, texts),
+        "diagnoses": {id: _diagnosis(each) for id, each in frames.progress.state.diagnoses.items()},
         "ideas": _records(frames.ideas.drop(columns=list(LINEAGE))),
         "variants": variants,
         "rounds": _records(frames.rounds),
@@ -112,10 +116,29 @@ def _entries(frames: RunFrames, texts: Texts) -> list[dict[str, Any]]:
     started = frames.progress.state.started
     parents = set(frames.ideas["parent"])
     return [
-        {"id": entry.id, "why": entry.why, "source": texts.add(entry.kernel.source)}
+        {
+            "id": entry.id,
+            "why": entry.why,
+            "kernel": entry.kernel.id,
+            "source": texts.add(entry.kernel.source),
+        }
         for entry in (started.entries if started else ())
         if entry.id in parents
     ]
+
+
+def _diagnosis(found: Diagnosis) -> Any:
+    """What the page shows of a kernel's diagnosis."""
+    fields = ("reached", "missing", "call_us", "gaps_us", "isolation", "seconds")
+    findings = [asdict(each) | {"kernel": shortened(each.kernel)} for each in found.findings]
+    times = [
+        asdict(each) | {"kernel": shortened(each.kernel), "total_us": each.total_us}
+        for each in found.times[:SHOWN_LAUNCHES]
+    ]
+    return plain(
+        {name: getattr(found, name) for name in fields}
+        | {"findings": findings, "times": times, "figures": list(found.figures())}
+    )
 
 
 def _failures(frames: RunFrames) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from search.report.texts import Texts
 MOST_BYTES = 7_000_000
 """The largest size of a page; long texts are cut until it fits."""
 SCRIPTS = (
-    *("elements.js", "code.js", "layout.js", "tree.js", "details.js"),
+    *("elements.js", "code.js", "layout.js", "tree.js", "diagnosis.js", "details.js"),
     *("list.js", "plots.js", "charts.js", "main.js"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 
 from evaluators.base.cause import first_line
@@ -24,18 +25,23 @@ class LocalDiagnoser:
     async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
         """See `search.protocols.Diagnoser`."""
         timing = evaluation.timing
+        profile = functools.partial(
+            self._profiler.profile,
+            problem,
+            kernel,
+            wanted=self._wanted,
+            roofline=evaluation.roofline,
+            call_ms=timing.kernel_ms if timing is not None else None,
+        )
+        profiling = asyncio.create_task(asyncio.to_thread(profile))
         try:
-            return await asyncio.to_thread(
-                self._profiler.profile,
-                problem,
-                kernel,
-                wanted=self._wanted,
-                roofline=evaluation.roofline,
-                call_ms=timing.kernel_ms if timing is not None else None,
-            )
+            await asyncio.wait({profiling})
+        except asyncio.CancelledError:
+            self._profiler.stop()
+            await asyncio.gather(profiling, return_exceptions=True)  # until its processes have ended
+            raise
+        try:
+            return profiling.result()
         except (ProfileFailed, OSError) as error:
             logger.warning("kernel %s could not be profiled: %s", kernel.id, first_line(error))
             return Diagnosis(missing={"profile": first_line(error)})
-        except asyncio.CancelledError:
-            self._profiler.stop()
-            raise

@@ -75,9 +75,11 @@ def agent(journal: Journal, **parts: Any) -> Agent:
         name: parts.pop(name) for name in ("rounds", "evaluations", "seconds", "clock") if name in parts
     }
     parts.setdefault("evaluator", FakeEvaluator(verdict=by_name))
+    diagnoser = parts.pop("diagnoser", None)
     budget = Budget(**limits)
     return Agent(
-        Session(problem=PROBLEM, journal=journal, budget=budget, grace_s=0.0, confirm_s=0.0, **parts)
+        Session(problem=PROBLEM, journal=journal, budget=budget, grace_s=0.0, confirm_s=0.0, **parts),
+        diagnoser,
     )
 
 

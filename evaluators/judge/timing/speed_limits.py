@@ -26,9 +26,12 @@ class SpeedLimits:
         return roofline(self._work, self._peaks, self._problem.dtype, lower=bool(lower))
 
     def facts(self) -> dict[str, str]:
-        """The device's best measured rates, for kernel authors."""
+        """The device's best measured rates, and the time of its smallest kernel, for kernel authors."""
         rates = {f"{n}_tflop_per_s": f"{r / 1e12:.3g}" for n, r in self._peaks.operations_per_s.items()}
-        return {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
+        facts = {"copy_gb_per_s": f"{self._peaks.bytes_per_s / 1e9:.4g}", **rates}
+        if self._peaks.empty_kernel_s is not None:
+            facts["empty_kernel_us"] = f"{self._peaks.empty_kernel_s * 1e6:.3g}"
+        return facts
 
     def too_fast(self, kernel_ms: float, eager_ms: float, footprint_bytes: int) -> str | None:
         """Why no kernel can be this fast in blocks whose inputs have `footprint_bytes`; None if one can. The

@@ -28,6 +28,8 @@ UNKNOWN_CACHE_BYTES = 2**29
 """Cache size if the system does not report it: more than most have, so that no kernel is rejected for using
 it."""
 MATMUL_SIZES = (1024, 2048, 4096, 8192)
+QUEUED, GATE_CYCLES = 256, 20_000_000
+"""Launches of the smallest kernel, and the clock cycles (about 10 ms) for which they wait, to be queued."""
 LONG_ENOUGH_S = {"cuda": 1e-3, "cpu": 0.03}
 """A matmul that takes this long has reached the peak rate; larger ones are not tried."""
 
@@ -35,24 +37,27 @@ LONG_ENOUGH_S = {"cuda": 1e-3, "cpu": 0.03}
 @dataclass(frozen=True, kw_only=True)
 class MachinePeaks:
     """The peaks of one device: `device` is `cuda` or `cpu`, `cache_bytes` its last-level cache,
-    `operations_per_s` the rate of large matmuls by dtype (and for `tf32`). Raises ValueError for impossible
-    values."""
+    `operations_per_s` the rate of large matmuls by dtype (and for `tf32`), `empty_kernel_s` the time of a
+    queued launch that does next to nothing; None: unknown. Raises ValueError for impossible values."""
 
     device: str
     bytes_per_s: float
     cache_bytes: int
     operations_per_s: Mapping[str, float]
+    empty_kernel_s: float | None = None
 
     def __post_init__(self) -> None:
-        values = (self.bytes_per_s, self.cache_bytes, *self.operations_per_s.values())
+        values = [self.bytes_per_s, self.cache_bytes, *self.operations_per_s.values()]
+        values += [] if self.empty_kernel_s is None else [self.empty_kernel_s]
         if self.device not in LONG_ENOUGH_S or "float32" not in self.operations_per_s:
             raise ValueError(f"peaks of the device {self.device!r} without a rate for float32")
         if not all(math.isfinite(value) and value > 0 for value in values):
             raise ValueError(f"peaks must be finite and positive: {values}")
 
     def raised_to(self, other: MachinePeaks) -> MachinePeaks:
-        """The larger of each value of two measurements."""
+        """The larger of each value of two measurements; of the times, the smaller."""
         mine, theirs = self.operations_per_s, other.operations_per_s
+        times = [each for each in (self.empty_kernel_s, other.empty_kernel_s) if each is not None]
         return replace(
             self,
             bytes_per_s=max(self.bytes_per_s, other.bytes_per_s),
@@ -60,6 +65,7 @@ class MachinePeaks:
             operations_per_s={
                 name: max(mine.get(name, 0.0), theirs.get(name, 0.0)) for name in {**mine, **theirs}
             },
+            empty_kernel_s=min(times, default=None),
         )
 
     def peak(self, dtype: str, *, lower: bool) -> float:
@@ -88,7 +94,8 @@ def peaks_of(device: str, cache: Path | None, *, again: bool = False) -> Machine
     known: MachinePeaks | None = None
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         known = MachinePeaks(**kept[key])
-    if known is not None and not again:
+    is_complete = known is not None and (device == "cpu" or known.empty_kernel_s is not None)
+    if known is not None and is_complete and not again:
         return known
     found = measure_peaks(device)
     if known is not None:
@@ -111,10 +118,27 @@ def measure_peaks(device: str) -> MachinePeaks:
         bytes_per_s=_bandwidth(device, cache_bytes),
         cache_bytes=cache_bytes,
         operations_per_s=rates,
+        empty_kernel_s=_empty_kernel_s() if device == "cuda" else None,
     )
     if device == "cuda":
         torch.cuda.empty_cache()
     return found
+
+
+def _empty_kernel_s() -> float:
+    """Seconds that a launch takes that does next to nothing, among many that were queued before."""
+    import torch
+
+    target = torch.zeros(1, device="cuda")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    target.fill_(1.0)
+    torch.cuda._sleep(GATE_CYCLES)  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(QUEUED):
+        target.fill_(1.0)
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / QUEUED
 
 
 def _bandwidth(device: str, cache_bytes: int) -> float:

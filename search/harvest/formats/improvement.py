@@ -37,17 +37,14 @@ class Improvement:
         *ORIGIN,
     )
 
-    def __init__(self) -> None:
-        self.left_out: Counter[str] = Counter()
-
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """A row per variant that is faster than its parent, which may be a library kernel."""
         for run in corpus.runs:
             for variant in run.written.values():
                 if row := self._row(run, variant):
                     yield row
                 elif variant.timing is not None:
-                    self.left_out["correct kernels that are not significantly faster than their seed"] += 1
+                    left_out["correct kernels that are not significantly faster than their seed"] += 1
 
     def _row(self, run: HarvestedRun, variant: Variant) -> Row | None:
         before, after = run.seed_of(variant), variant.evaluation

@@ -39,14 +39,11 @@ class Kernelbook:
         *ORIGIN,
     )
 
-    def __init__(self) -> None:
-        self.left_out: Counter[str] = Counter()
-
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """A row per correct Triton kernel."""
         for each in corpus.solutions():
             if each.kernel.language != "triton":
-                self.left_out["kernels in other languages than Triton"] += 1
+                left_out["kernels in other languages than Triton"] += 1
                 continue
             reference = task(each.problem)["reference"]
             licenses = {each.origin["reference_license"], each.origin["kernel_license"]}

@@ -59,10 +59,7 @@ class Preference:
         *ORIGIN,
     )
 
-    def __init__(self) -> None:
-        self.left_out: Counter[str] = Counter()
-
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """The pairs of each run, pairs within an idea first."""
         for run in corpus.runs:
             ideas: defaultdict[str, list[Variant]] = defaultdict(list)
@@ -70,12 +67,14 @@ class Preference:
             for variant in run.written.values():
                 ideas[variant.idea].append(variant)
             for variants in ideas.values():
-                yield from self._pairs(run, "idea", variants)
+                yield from self._pairs(run, "idea", variants, left_out)
                 parents[variants[0].parent].append((fastest(variants, 1) or variants)[0])
             for variants in parents.values():
-                yield from self._pairs(run, "parent", variants)
+                yield from self._pairs(run, "parent", variants, left_out)
 
-    def _pairs(self, run: HarvestedRun, of: str, variants: Sequence[Variant]) -> Iterator[Row]:
+    def _pairs(
+        self, run: HarvestedRun, of: str, variants: Sequence[Variant], left_out: Counter[str]
+    ) -> Iterator[Row]:
         for chosen in fastest(variants, 1):
             for other in variants:
                 assert chosen.evaluation is not None
@@ -85,7 +84,7 @@ class Preference:
                     if not same:
                         yield self._row(run, of, chosen, other)
                 elif not same:
-                    self.left_out["pairs whose intervals overlap"] += 1
+                    left_out["pairs whose intervals overlap"] += 1
 
     def _row(self, run: HarvestedRun, of: str, chosen: Variant, rejected: Variant) -> Row:
         assert chosen.evaluation is not None

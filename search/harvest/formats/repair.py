@@ -41,10 +41,7 @@ class Repair:
         *ORIGIN,
     )
 
-    def __init__(self) -> None:
-        self.left_out: Counter[str] = Counter()
-
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """A row per successful repair."""
         for run in corpus.runs:
             for fixed in run.judged.values():
@@ -52,7 +49,7 @@ class Repair:
                 if failed is None or verdict is None:
                     continue
                 if verdict.status is not Status.CORRECT:
-                    self.left_out["repairs that failed"] += 1
+                    left_out["repairs that failed"] += 1
                     continue
                 failure, asked = failed.evaluation, task(run.problem)
                 if failure is None or failure.status is Status.CORRECT:

@@ -37,21 +37,18 @@ class Sft:
         if not min_speedup >= 0:
             raise ValueError(f"format.min_speedup is {min_speedup}; it must not be negative")
         self._min_speedup = min_speedup
-        self.left_out: Counter[str] = Counter()
         self.about = (
             "Supervised fine-tuning: a PyTorch reference, an optimisation idea, and a correct kernel. The "
             f"lower end of the 95 % interval of its speedup over eager is above {min_speedup:g}."
         )
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """A row per correct kernel that is fast enough."""
         for each in corpus.solutions():
             timing = each.evaluation.timing
             assert timing is not None, "a solution is correct"
             if timing.speedup_low <= self._min_speedup:
-                self.left_out[
-                    f"kernels whose interval is not above {self._min_speedup:g}x ({TAKES_ALL})"
-                ] += 1
+                left_out[f"kernels whose interval is not above {self._min_speedup:g}x ({TAKES_ALL})"] += 1
                 continue
             asked = task(each.problem)
             prompt = asks_for_code(each.problem, each.brief)

@@ -69,11 +69,10 @@ class Trajectory:
             raise ValueError(
                 f"format.failed is {failed} and format.rejected {rejected}; they must not be above 0"
             )
-        self.left_out: Counter[str] = Counter()
         self._failed = failed
         self._rejected = rejected
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus, left_out: Counter[str]) -> Iterator[Row]:
         """A row per branch."""
         for run in corpus.runs:
             inner = {before.id for each in run.written.values() if (before := run.before(each))}

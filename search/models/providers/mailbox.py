@@ -73,6 +73,8 @@ class Mailbox:
         self._model, self._conversation = model, conversation
         self._sleep = sleep
         self._folder: Path | None = None
+        self._listing: asyncio.Handle | None = None
+        """The writing of the index that is due."""
         self._taken: dict[Path, int] = {}
         """The modification times, in ns, of the answers read so far."""
 
@@ -108,7 +110,7 @@ class Mailbox:
             reason = f"{answer.name} cannot be read: {error}"
             raise CallFailed(Cause.MALFORMED, reason, usage=Usage()) from error
         finally:
-            self._list_open()
+            self._list_soon()
         return self._read(question, text)
 
     async def close(self) -> None:
@@ -145,11 +147,17 @@ class Mailbox:
             schema = json.dumps(question.schema, indent=2)
             text += f"\nThe JSON schema:\n\n```json\n{schema}\n```\n"
         write_atomically(path, text)
-        self._list_open()
+        self._list_soon()
         return path
+
+    def _list_soon(self) -> None:
+        """Has the index written, once for all questions that are asked or answered at this moment."""
+        if self._listing is None:
+            self._listing = asyncio.get_running_loop().call_soon(self._list_open)
 
     def _list_open(self) -> None:
         """Writes the index of all questions without an answer, of all searches that share the folder."""
+        self._listing = None
         assert self._folder is not None, "begin() comes first"
         root = self._shared or self._folder
         folders = sorted(root.iterdir()) if self._shared else [root]

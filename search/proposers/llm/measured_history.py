@@ -19,6 +19,8 @@ TRIED_CHARACTERS, SUMMARY_CHARACTERS, MISTAKES_CHARACTERS = 12_000, 4_000, 3_000
 before others; then other ideas, the oldest first. The lineage of the seed, the best ideas and the last round
 are kept as long as there is room."""
 BEST_KEPT = 5
+FEWEST_TIMES = 3
+"""With fewer measurements, nothing is said about how much they differ."""
 MISTAKES = frozenset(Status) - {
     Status.CORRECT,
     Status.DECLINED,
@@ -156,6 +158,17 @@ class MeasuredHistory:
             lines.append(f"- {counts}, the others with no gain worth building on.")
         return "\n".join(lines)
 
+    def noise(self) -> str:
+        """How far eager's time differed between the measurements of this run; "" if there are too few."""
+        own = {each.kernel.id: each.timing.eager_ms for each in self._variants.values() if each.timing}
+        if len(own) < FEWEST_TIMES:
+            return ""
+        low, high = min(own.values()), max(own.values())
+        return (
+            f"In the {len(own)} measurements so far, eager took {low:.4g} to {high:.4g} ms: times of "
+            "different measurements differ by this much, speedups by less."
+        )
+
     def mistakes(self) -> list[str]:
         """Why kernels failed so far, each reason once, the most frequent first."""
         groups: defaultdict[tuple[Status, str], list[Variant]] = defaultdict(list)
@@ -191,11 +204,17 @@ class MeasuredHistory:
         for number, variant in enumerate(outcome.variants, 1):
             gain = self.gain(variant) if variant.timing else None
             after = f"; {gain}" if gain else ""
+            limits = f"; profile: {found}" if (found := self._bottlenecks(variant)) else ""
             what = f" (repair of `{variant.repairs}`)" if variant.repairs else ""
-            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.figures(variant)}{after}")
+            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.figures(variant)}{after}{limits}")
         if not outcome.variants:
             lines.append("  - not evaluated yet")
         return "\n".join(lines)
+
+    def _bottlenecks(self, variant: Variant) -> str:
+        """What the kernel's profile found, by name; "" without a profile."""
+        found = self._diagnoses.get(variant.kernel.id)
+        return ", ".join(dict.fromkeys(each.name for each in found.findings)) if found else ""
 
     def _by_importance(self, seed: Seed | None) -> Iterable[Outcome]:
         """The outcomes in the order in which they are given room."""

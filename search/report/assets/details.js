@@ -86,6 +86,7 @@ function aboutVariant(id) {
       ["times", known(variant.kernel_ms) ? `${milliseconds(variant.kernel_ms)} ms; eager ${milliseconds(variant.eager_ms)} ms` +
         (known(variant.compile_ms) ? `; torch.compile ${milliseconds(variant.compile_ms)} ms` : "") : null],
       ["roofline", known(variant.roofline_share) ? `${percent(variant.roofline_share)} of the hardware limit` : null],
+      ["bottleneck", bottleneckOf(variant.kernel)],
       ["category", `${variant.category}, round ${variant.round}`],
       ["written by", variant.model || variant.proposer],
       ["language", variant.language],
@@ -99,6 +100,7 @@ function aboutVariant(id) {
       ["Code", async () => [code(await textOf(variant.source))]],
       ["Diff", () => diffOf(variant)],
       ["Log", async () => [plain((await textOf(variant.log)) || "The evaluator wrote no log.")]],
+      ...diagnosisTabs(variant.kernel),
       ["Prompt and answer", () => asked([...new Set([...variant.calls, ...idea.calls.filter((each) => calls.get(each).purpose === "ideas")])])],
     ]),
   ];
@@ -174,7 +176,7 @@ function aboutIdea(id) {
 function aboutEntry(id) {
   const entry = entries.get(id);
   return [title(`Library kernel ${id}`), element("p", {}, entry.why), linkButton(),
-    ...tabs([["Code", async () => [code(await textOf(entry.source))]]])];
+    ...tabs([["Code", async () => [code(await textOf(entry.source))]], ...diagnosisTabs(entry.kernel)])];
 }
 
 function aboutReference() {

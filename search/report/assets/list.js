@@ -5,9 +5,10 @@ const LISTED = [
   ["variant", (each) => shortId(each.id)], ["round", (each) => each.round], ["status", (each) => each.status],
   ["ms", (each) => milliseconds(each.kernel_ms)], ["speedup", (each) => times(each.speedup)],
   ["95 % interval", interval], ["category", (each) => each.category], ["model", (each) => each.model],
+  ...(isProfiled ? [["bottleneck", (each) => bottleneckOf(each.kernel)]] : []),
   ["idea", (each) => shorten(ideas.get(each.idea).text, 160)],
 ];
-const WORDS = new Set(["variant", "status", "category", "model", "idea"]);
+const WORDS = new Set(["variant", "status", "category", "model", "bottleneck", "idea"]);
 const CSV = ("id idea number round category proposer model parent repairs language status kernel_ms eager_ms compile_ms " +
   "speedup speedup_low speedup_high speedup_vs_compile roofline_share rule cause device_s build_s tokens dollars").split(" ");
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from evaluators.base.compiler_messages import compiler_messages, whole_lines
+from evaluators.base.compiler_messages import compiler_messages, reports_error, whole_lines
 
 GCC = """Error building extension 'scale': [1/2] c++ -MMD -I/root/include -c /tmp/x/scale/main.cpp -o main.o
 FAILED: [code=1] main.o
@@ -71,6 +71,12 @@ def test_nvcc_and_ptxas_without_repetitions() -> None:
 
 def test_the_linkers_errors() -> None:
     assert "undefined reference to `helper(float*)'" in compiler_messages(LINKER, 6000)
+
+
+def test_a_fatal_error_counts_as_one() -> None:
+    fatal = "ptxas fatal   : Unresolved extern function 'f'"
+    assert compiler_messages(f"a.cu(3): note: hm\n{fatal}", 6000).splitlines()[0] == fatal
+    assert reports_error("ninja: error: no such file") and not reports_error("ninja: build stopped.")
 
 
 def test_an_output_without_an_error() -> None:

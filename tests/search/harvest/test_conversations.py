@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ SOFTMAX = Path(__file__).parents[1] / "recordings" / "softmax_cpu"
 
 def rows(format: Format, *folders: Path) -> list[dict[str, Any]]:
     corpus = Corpus(runs=read_runs(folders, "mit", lambda sequence, _: sequence))
-    return [dict(row.values) for row in format.rows(corpus)]
+    return [dict(row.values) for row in format.rows(corpus, Counter())]
 
 
 def asked(*arguments: str) -> str:
@@ -143,7 +144,7 @@ def test_a_library_entrys_ideas_are_joined_in_one_prompt() -> None:
     lineage = Lineage(start=start.id, ideas=("tile it", "fuse it"))
     entry = replace(start, kernel=kernel("b"), lineage=lineage)
     corpus = Corpus(runs=[], from_library=solutions_of([start, entry], [], "mit"))
-    plain, built = (dict(row.values) for row in Sft().rows(corpus))
+    plain, built = (dict(row.values) for row in Sft().rows(corpus, Counter()))
     assert "> tile it; then fuse it" in text(built["prompt"])
     assert start.kernel.source in text(built["prompt"])
     assert "> Make it as fast as this device can." in text(plain["prompt"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def corpus(root: Path, entries: list[Entry] | None = None) -> Corpus:
 
 def rows(format: Format, root: Path) -> list[dict[str, Any]]:
     """The format's rows from the runs below a folder; checks that each has exactly its columns."""
-    found = [dict(row.values) for row in format.rows(corpus(root))]
+    found = [dict(row.values) for row in format.rows(corpus(root), Counter())]
     names = [column.name for column in format.columns]
     assert len(set(names)) == len(names)
     assert all(set(row) == set(names) for row in found)

@@ -25,6 +25,7 @@ from tests.evaluators.conftest import MARK, Marked, gone, marked  # noqa: F401  
 from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 from tests.evaluators.evaluate.test_evaluate import QUICK
 from tests.search.agent_fakes import MEMORY, OneEntry, agent, good
+from tests.search.engine.test_diagnoses import FakeDiagnoser
 from tests.search.fakes import state_of
 
 pytest.importorskip("mcp")
@@ -134,6 +135,35 @@ def test_a_session_over_the_protocol(tmp_path: Path) -> None:
     assert "good 3" in (tmp_path / "best.py").read_text()
 
 
+def test_a_diagnosis_is_read_and_taken_once(tmp_path: Path) -> None:
+    diagnoser = FakeDiagnoser()
+
+    async def steps(client: Client) -> None:
+        idea = (await call(client, "propose_idea", text="tile it", category=MEMORY))["idea"]
+        right, wrong = [
+            (await call(client, "submit_kernel", idea=idea, source=source))["kernel"]["id"]
+            for source in (good(2), "bad")
+        ]
+        read = await call(client, "read_diagnosis", id=right)
+        assert (read["id"], read["diagnosis"].splitlines()[0]) == (right, "Profile; levels: static.")
+        assert await call(client, "read_diagnosis", id=right) == read
+        assert len(diagnoser.kernels) == 1
+        assert "(incorrect)" in await error(client, "read_diagnosis", id=wrong)
+        assert "unknown kernel" in await error(client, "read_diagnosis", id="x")
+        assert (await call(client, "read_budget"))["evaluations"] == 2
+
+    with_tools(tmp_path, steps, diagnoser=diagnoser)
+
+
+def test_profiles_can_be_off(tmp_path: Path) -> None:
+    async def steps(client: Client) -> None:
+        idea = (await call(client, "propose_idea", text="tile it", category=MEMORY))["idea"]
+        kernel = (await call(client, "submit_kernel", idea=idea, source=good(2)))["kernel"]
+        assert "profile=off" in await error(client, "read_diagnosis", id=kernel["id"])
+
+    with_tools(tmp_path, steps)
+
+
 def test_what_is_refused_is_an_error_of_one_line(tmp_path: Path) -> None:
     async def steps(client: Client) -> None:
         said = await error(client, "propose_idea", text="tile it", category="memory")
@@ -168,7 +198,12 @@ def test_the_tools_describe_themselves(tmp_path: Path) -> None:
     async def steps(client: Client) -> None:
         tools: dict[str, Tool] = {tool.name: tool for tool in (await client.list_tools()).tools}
         read_only = [n for n, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint]
-        assert sorted(tools.keys() - read_only) == ["finish", "propose_idea", "submit_kernel"]
+        assert sorted(tools.keys() - read_only) == [
+            "finish",
+            "propose_idea",
+            "read_diagnosis",
+            "submit_kernel",
+        ]
         assert all(tool.description and tool.output_schema for tool in tools.values())
         assert MEMORY in tools["propose_idea"].input_schema["properties"]["category"]["enum"]
         assert all(name in (client.instructions or "") for name in ("read_problem", "propose_idea", "finish"))
@@ -199,6 +234,7 @@ def test_a_run_that_cannot_be_opened(tmp_path: Path) -> None:
         (["problem=level1/conv2d", "budget.evaluation=8"], "did you mean budget.evaluations?"),
         (["problem=level1/conv2d", "device=cpu", "budget.evaluations=0"], "budget.evaluations is 0"),
         (["problem=level1/conv2d", "device=gpu"], "device is gpu"),
+        (["problem=level1/conv2d", "device=cpu", "profile=counter"], "profile is counter"),
         (["problem=level1/conv2d", "wandb=maybe"], "unknown wandb maybe"),
         (["run=nowhere"], "not a run folder"),
     ],
@@ -258,6 +294,9 @@ def test_an_agents_session_with_the_real_process(
             assert honest["speedup_low"] <= honest["speedup"] <= honest["speedup_high"]
             assert bad["status"] == "incorrect"
             assert "elements differ" in bad["log"]
+            read = await call(client, "read_diagnosis", id=honest["id"])
+            assert "levels: static, trace" in read["diagnosis"] and len(read["diagnosis"]) <= 4000
+            assert "(incorrect)" in await error(client, "read_diagnosis", id=bad["id"])
             slow = forward("import time; time.sleep(0.05); return honest(self, x)")
             await call(client, "submit_kernel", idea=idea["idea"], source=slow, wait=False)
             return str(idea["idea"])
@@ -284,6 +323,7 @@ def test_an_agents_session_with_the_real_process(
     assert state.finished is not None and state.finished.confirmed is not None
     assert state.tree.rounds_closed == 1
     assert state.statuses[Status.CORRECT] >= 1 <= state.statuses[Status.INCORRECT]
+    assert len(state.diagnoses) == 1
     assert len(list((folder / "variants").glob("*.py"))) == 3
     assert gone(marked), marked()
 

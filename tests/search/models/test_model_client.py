@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from search.models.service import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from search.observers.calls import read_texts
 from search.records.model_calls import CallFailed, Cause, Purpose, Usage
 from tests.search.model_client_fakes import ANSWER, LIMITS, OF_USED, USED, FakeModel, WatchedClient, failing
 
@@ -20,6 +22,15 @@ def test_an_answer_is_read_paid_for_and_written_down(watched: WatchedClient) -> 
     assert watched.budget.cost_spent.dollars == OF_USED
     texts = {"system": "system", "prompt": "prompt", "schema": {"a": 1}, "answer": "text"}
     assert watched.lines() == [{**asdict(call), **texts}]
+
+
+def test_a_call_after_a_torn_line_is_a_whole_line(watched: WatchedClient, tmp_path: Path) -> None:
+    """The process before was killed while it wrote."""
+    path = tmp_path / "model_calls.jsonl"
+    path.write_text('{"id": "000001", "promp')
+    watched.ask(FakeModel())
+    (texts,) = read_texts(tmp_path).values()
+    assert texts.answer == "text"
 
 
 def test_each_attempt_is_a_line_and_a_report(watched: WatchedClient) -> None:

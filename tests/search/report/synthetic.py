@@ -8,6 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from evaluators.records.diagnosis import (
+    BusyUnit,
+    Diagnosis,
+    Finding,
+    KernelTime,
+    Level,
+    TrafficBytes,
+    WarpStall,
+)
 from evaluators.records.evaluation import Evaluation, Roofline, Status, Timing
 from evaluators.records.problem import Kernel, Problem
 from search.records.events import (
@@ -15,6 +24,7 @@ from search.records.events import (
     Event,
     IdeaImplemented,
     IdeaProposed,
+    KernelDiagnosed,
     ModelCalled,
     RoundClosed,
     RunFinished,
@@ -30,6 +40,43 @@ from search.records.tree import Category, Idea, Variant
 MODELS = ("openai/gpt-6", "google/gemini-4-pro")
 ATTACK = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
 """In the text of an idea, a kernel, a log and an answer."""
+TRANSPOSE = "void transpose<float, 32>(float const*, float*, int)"
+DIAGNOSIS = Diagnosis(
+    device="NVIDIA H200",
+    reached=("static", "trace"),
+    missing={"counters": "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"},
+    findings=(
+        Finding(
+            name="bank conflicts",
+            evidence="93% of 1.78e+07 passes through shared memory are bank conflicts",
+            confidence=Level.TRACE,
+            helps="pad the rows of the shared tile by one element, or swizzle its columns",
+            share=0.81,
+            kernel=TRANSPOSE,
+        ),
+        Finding(
+            name="launch-bound",
+            evidence=f"3 launches a call of 1.5 us on average. {ATTACK}",
+            confidence=Level.STATIC,
+            helps="fuse them",
+            share=0.07,
+        ),
+    ),
+    times=(
+        KernelTime(kernel=TRANSPOSE, launches=1, mean_us=78.53),
+        KernelTime(kernel="at::native::vectorized_elementwise_kernel" * 9, launches=2.5, mean_us=4.2),
+    ),
+    call_us=95.2,
+    gaps_us=3.1,
+    units=(BusyUnit(unit="L1 and shared memory", percent=97.0, busiest_part="passes for loads"),),
+    stalls=(WarpStall(reason="waiting at a barrier", share=0.31, places=("kernel.py:12", "kernel.py:30")),),
+    traffic=TrafficBytes(read=67_120_000, written=46_900_000, least=134_200_000),
+    occupancy="at most 100.0%, limited by warps",
+    warnings=("kernel.cu(3): warning: unused variable",),
+    isolation="namespaces+landlock+seccomp",
+    seconds={"static and trace": 3.2},
+)
+"""A diagnosis with something of everything."""
 EAGER_MS, FLOOR_MS = 2.0, 0.2
 FAILURES = (
     (Status.COMPILE_ERROR, "kernel.cu(17): error: identifier 'tile' is undefined"),
@@ -103,6 +150,7 @@ class SyntheticRun:
         )
         at_s = 0.0
         for number in range(1, self.rounds + 1):
+            yield from self._diagnoses(at_s)
             for place in range(1, self.ideas + 1):
                 at_s += 4.0
                 yield from self._idea(at_s, number, place)
@@ -113,6 +161,11 @@ class SyntheticRun:
         assert best.evaluation is not None
         yield BestConfirmed(at_s=at_s + 5, variant=best, evaluation=best.evaluation)
         yield RunFinished(at_s=at_s + 5, reason="rounds", best=best, confirmed=best.evaluation)
+
+    def _diagnoses(self, at_s: float) -> Iterable[Event]:
+        for best in self.state.tree.best(1):
+            if best.kernel.id not in self.state.diagnoses:
+                yield KernelDiagnosed(at_s=at_s, seed=best.id, kernel=best.kernel.id, diagnosis=DIAGNOSIS)
 
     def _idea(self, at_s: float, round: int, place: int) -> Iterable[Event]:
         model = MODELS[place % 2]

@@ -113,6 +113,30 @@ def test_a_node_shows_its_code_diff_log_and_calls(page: Page, run: SyntheticRun)
     expect(page.get_by_role("tabpanel")).to_contain_text(f"Make this faster (variant {variant.repairs}).")
 
 
+def test_a_profiled_kernel_shows_its_diagnosis(page: Page, run: SyntheticRun) -> None:
+    profiled = [each for each in run.state.tree.variants.values() if each.kernel.id in run.state.diagnoses]
+    show(page, profiled[0].id)
+    tab(page, "Profile")
+    shown = page.get_by_role("tabpanel")
+    first, second = shown.locator(".findings > li").all()
+    expect(first).to_contain_text(
+        "bank conflicts in void transpose<float, 32>(float const*, float*, int), costs"
+    )
+    expect(first).to_contain_text("pad the rows of the shared tile")
+    expect(second).to_contain_text(ATTACK)
+    widths = [
+        each.evaluate("each => each.getBoundingClientRect().width") for each in shown.locator(".bar").all()
+    ]
+    assert widths[0] > 5 * widths[1] > 5
+    expect(shown).to_contain_text("no countersthis user may not read the GPU's counters")
+    page.keyboard.press("Escape")
+    page.locator("#list-frame summary").click()
+    expect(page.locator("#list td", has_text="bank conflicts")).to_have_count(len(profiled))
+    other = next(each for each in run.state.tree.variants.values() if each not in profiled)
+    show(page, other.id)
+    expect(page.get_by_role("tab", name="Profile")).to_have_count(0)
+
+
 def test_a_difference_has_the_lines_of_both(page: Page, run: SyntheticRun) -> None:
     best = run.state.tree.best()[0]
     show(page, best.id)

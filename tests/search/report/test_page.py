@@ -88,6 +88,19 @@ def test_each_variant_has_its_texts(page: str, small: SyntheticRun) -> None:
         assert variant.kernel.source in texts[calls[each["calls"][0]]["answer"]]
 
 
+def test_a_profiled_kernel_has_its_diagnosis(page: str, small: SyntheticRun) -> None:
+    data = data_of(page)
+    assert data["diagnoses"].keys() == small.state.diagnoses.keys() != set()
+    (found,) = data["diagnoses"].values()
+    assert [each["name"] for each in found["findings"]] == ["bank conflicts", "launch-bound"]
+    assert [
+        "Stall",
+        "waiting at a barrier, 31% of the warps' time.\n   at kernel.py:12\n   at kernel.py:30",
+    ] in (found["figures"])
+    assert [each["total_us"] for each in found["times"]] == [78.53, 10.5]
+    assert max(len(each["kernel"]) for each in found["times"]) < 110
+
+
 @pytest.mark.slow
 def test_a_run_of_500_variants_is_small_enough(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)

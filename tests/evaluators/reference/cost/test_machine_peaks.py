@@ -71,6 +71,17 @@ def test_measuring_again_keeps_the_better(tmp_path: Path, monkeypatch: pytest.Mo
     assert not left
 
 
+def test_peaks_that_were_kept_without_the_smallest_kernel_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_peaks, "device_name", lambda device: "a GPU")
+    now = replace(H200, bytes_per_s=1e9, empty_kernel_s=2e-6)
+    fake_measurements(monkeypatch, H200, now)
+    cache = tmp_path / "machine_peaks.json"
+    peaks_of("cuda", cache)
+    assert peaks_of("cuda", cache) == peaks_of("cuda", cache) == replace(H200, empty_kernel_s=2e-6)
+
+
 @pytest.mark.parametrize(
     "broken",
     ["", "{", "[]", "null", '{"KEY": 3}', '{"KEY": {"device": "cpu"}}', '{"KEY": {"bytes_per_s": NaN}}'],
@@ -128,6 +139,7 @@ def test_the_peaks_of_this_gpu() -> None:
     assert took_s < 1.5
     assert torch.cuda.memory_reserved() - reserved < 2**30
     assert rates["bfloat16"] > rates["tf32"] > rates["float32"]
+    assert found.empty_kernel_s is not None and 0.5e-6 < found.empty_kernel_s < 10e-6
     assert found.cache_bytes > MIB
     if "H200" in torch.cuda.get_device_name(0):
         assert 3.5e12 < found.bytes_per_s < 4.9e12

@@ -158,3 +158,31 @@ def test_a_question_may_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(CallFailed) as caught:
         ask(mailbox)
     assert (caught.value.cause, caught.value.cause.retryable) == (Cause.SKIPPED, False)
+
+
+def test_questions_that_are_asked_together_are_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def write_atomically(path: Path, text: str) -> None:
+        path.write_text(text)
+        if path.name == "open.txt":
+            written.append(len(text.splitlines()))
+
+    async def sleep(_: float) -> None:
+        await asyncio.sleep(0)
+        if written == [8]:
+            for path in posted(tmp_path):
+                path.with_suffix(".answer.md").write_text(f"done{CLOSED}")
+
+    monkeypatch.setattr("search.models.providers.mailbox.write_atomically", write_atomically)
+    mailbox = Mailbox(sleep=sleep)
+    mailbox.begin(tmp_path)
+    questions = [Question(purpose=Purpose.CODE, system="", prompt=str(n)) for n in range(8)]
+
+    async def main() -> list[Answer]:
+        return await asyncio.gather(*map(mailbox.complete, questions))
+
+    assert {each.text for each in asyncio.run(main())} == {"done"}
+    assert written == [8, 0]

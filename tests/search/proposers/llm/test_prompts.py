@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.records.diagnosis import Diagnosis, Finding, Level
 from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
@@ -276,6 +277,26 @@ def test_a_language_that_has_no_rules_is_refused() -> None:
         Prompts(languages=["rust"])
 
 
+def test_the_bottlenecks_of_a_profiled_variant_are_in_the_history() -> None:
+    spills = Finding(name="spills", evidence="9", confidence=Level.STATIC, helps="a smaller tile", share=0.3)
+    variant = HISTORY[0].variants[0]
+    evidence = MeasuredHistory(
+        HISTORY, [SEED], diagnoses={variant.kernel.id: Diagnosis(findings=(spills, spills))}
+    )
+    (told,) = [line for line in evidence.tried(None).splitlines() if variant.id in line]
+    assert told.endswith("[1.96, 2.04]; profile: spills")
+
+
+def test_the_noise_between_measurements_is_told() -> None:
+    def timed(*kernel_ms: float) -> str:
+        timings = [replace(EVALUATION, timing=timing(2.0, kernel_ms=each)) for each in kernel_ms]
+        return ideas([outcome("pad the rows", *timings, failed(), parent="seed1")])
+
+    said = "In the 3 measurements so far, eager took 1 to 1.12 ms: times of different measurements differ by"
+    assert said in timed(0.5, 0.56, 0.52)
+    assert "measurements so far" not in timed(0.5, 0.56), "two are too few"
+
+
 GOLDEN = Path(__file__).with_name("golden")
 """Whole prompts, to be read by a person when they change: IDEATREE_GOLDEN=write renders them anew."""
 
@@ -285,6 +306,7 @@ def rendered() -> dict[str, str]:
     gpu = FACTS | {
         "triton": "3.6.0",
         "nvcc": "13.0",
+        "empty_kernel_us": "1.9",
         "torch": "2.11.0",
         "cuda": "13.0",
         "architecture": "9.0",
