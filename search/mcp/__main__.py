@@ -1,8 +1,8 @@
 """A search steered by an agent, as an MCP server on standard input and output:
 
-    python -m search.mcp problem=level1/conv2d
-    python -m search.mcp problem=my_model.py budget.evaluations=100
-    python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
+    ideatree mcp problem=level1/conv2d
+    ideatree mcp problem=my_model.py budget.evaluations=100
+    ideatree mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the client has disconnected, 130 when interrupted, 1 when the search failed, 2 for an
 invalid call. Standard output carries the protocol; everything else goes to standard error.
@@ -33,7 +33,7 @@ from evaluators.app.command import (
     log_to,
     output_folder,
 )
-from evaluators.app.config import RayConfig, group, hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
 from evaluators.app.device_config import settle_device
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.option import option
@@ -82,7 +82,7 @@ class McpConfig(RunFolderConfig):
     evaluator: Any = group("default")
     pool: Any = group("ray")
     library: Any = group("folder")
-    device: str = option("auto", "device to search on: auto, cuda or cpu")
+    device: str = option("auto", DEVICE_HELP)
     budget: AgentBudgetConfig = section(AgentBudgetConfig)
     ray: RayConfig = section(RayConfig)
     run: str | None = option(None, "folder of an earlier run to resume; null: a new run")

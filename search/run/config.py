@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from evaluators.app.config import RayConfig, group, hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
 from evaluators.base.option import option
 from search.app.run_folders import RUN_FOLDER, RunFolderConfig
 from search.engine.session import COMPARE_AT_MOST
@@ -16,10 +16,10 @@ class BudgetConfig:
     """Limits of a run; null: no limit."""
 
     evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
-    seconds: float | None = option(None, "wall-clock time, including the proposer's thinking")
+    seconds: float | None = option(None, "seconds of wall-clock time, including the proposer's thinking")
     calls: int | None = option(None, "calls to language models, including failed ones")
     tokens: int | None = option(None, "input and output tokens of language models")
-    dollars: float | None = option(None, "cost of language models")
+    dollars: float | None = option(None, "cost of language models, in dollars")
 
 
 @dataclass
@@ -61,7 +61,7 @@ class RunConfig(RunFolderConfig):
         "off",
         "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",
     )
-    device: str = option("auto", "where kernels run: auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)
     resume: str | None = option(None, "run folder to continue")
