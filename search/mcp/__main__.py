@@ -57,9 +57,9 @@ from search.engine.agent import Agent, AgentRefused, OnStage
 from search.engine.faults import fault
 from search.engine.run_folder import finalise
 from search.engine.session import Session
-from search.records.budget import Budget
 from search.records.journal import Journal, JournalError
 from search.report.observer import ReportObserver
+from search.run.config import budget_of
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +137,7 @@ class ServedSearch:
         self._config, self._folder, self._errors = config, folder, errors
         self._problem: Problem = build(config.problem, device=config.device)
         self._settings: Settings = build(config.evaluator)
-        try:
-            self._budget = Budget(**config.budget)
-        except ValueError as error:
-            raise UsageError(first_line(error)) from error
+        self._budget = budget_of(config.budget)
         # Opened now: another process may have it. A new run's journal is created once the problem is open.
         self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
         self._host: asyncio.Future[Host] | None = None

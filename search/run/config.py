@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
+from evaluators.base.cause import first_line
 from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
 from search.app.run_folders import RUN_FOLDER, RunFolderConfig
 from search.engine.session import COMPARE_AT_MOST
+from search.records.budget import Budget
 
 
 @dataclass
@@ -67,3 +71,11 @@ class RunConfig(RunFolderConfig):
     resume: str | None = option(None, "run folder to continue")
     replay: ReplayConfig = section(ReplayConfig)
     hydra: Any = hydra_settings(RUN_FOLDER)
+
+
+def budget_of(limits: Mapping[str, Any]) -> Budget:
+    """The budget with these limits. Raises UsageError."""
+    try:
+        return Budget(**limits)
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error
