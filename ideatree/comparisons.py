@@ -10,7 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from evaluators.app.command import compose_config, say
-from ideatree.searches import overrides, problem_overrides, run_sync, with_changes
+from evaluators.app.words import overrides
+from ideatree.problems import problem_overrides
+from ideatree.searches import run_sync, with_changes
 from search.app.run_folders import run_folder
 from search.compare import __main__ as command
 from search.compare.comparison_frames import ComparisonFrames, load_comparison

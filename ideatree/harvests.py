@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.app.command import compose_config
-from ideatree.searches import overrides
+from evaluators.app.words import overrides
 from search.harvest import __main__ as command
 
 

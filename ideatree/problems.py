@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluators.app.command import build, choose_device, compose_config
 from evaluators.app.kernel_file import read_kernel
-from evaluators.app.words import quoted
+from evaluators.app.words import overrides
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.records.problem import Kernel, Problem, language_of
 
@@ -27,13 +27,17 @@ def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -
     Raises:
         UsageError: the name, the file or a value is not valid.
     """
-    chosen = [f"problem={problem}"]
-    if isinstance(problem, Path):
-        chosen = ["problem=file", f"problem.path={quoted(problem)}"]
-    config = compose_config(EvaluateConfig, [*chosen, "kernel=none"])
+    config = compose_config(EvaluateConfig, [*problem_overrides(problem), "kernel=none"])
     device, _ = choose_device(device, clustered=False)
     found: Problem = build(config.problem, device=device, **changes)
     return found
+
+
+def problem_overrides(problem: str | Path) -> list[str]:
+    """The overrides that choose a shipped problem by its name, or a reference by its file."""
+    if isinstance(problem, Path):
+        return overrides({"problem": "file", "problem.path": problem})
+    return [f"problem={problem}"]
 
 
 def as_kernel(kernel: str | Path | Kernel) -> Kernel:

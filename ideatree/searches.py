@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import compose_config, compose_stored
-from evaluators.app.words import quoted
+from evaluators.app.words import overrides
+from ideatree.problems import problem_overrides
 from ideatree.runs import Run, open_run
 from search.app.resuming import stored_config, with_choices
 from search.app.run_folders import run_folder
@@ -152,34 +153,3 @@ async def _run(
     spec = specification(config, recording=recording, **objects)
     await launch.search(spec, folder, Console(quiet=not show), signals=signals)
     return open_run(folder)
-
-
-def problem_overrides(problem: str | Path) -> list[str]:
-    """The overrides that choose a shipped problem by its name, or a reference by its file."""
-    if isinstance(problem, Path):
-        return ["problem=file", f"problem.path={quoted(problem)}"]
-    return [f"problem={problem}"]
-
-
-def overrides(keys: Mapping[str, Any], place: str = "") -> list[str]:
-    """Keyword arguments as overrides of the command; the keys of a mapping are those below its own. Overrides
-    are also what a comparison and a dataset record of their call."""
-    found: list[str] = []
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            found += overrides(value, f"{place}{key}.")
-        else:
-            found.append(f"{place}{key}={_written(value)}")
-    return found
-
-
-def _written(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | Path):
-        return quoted(value)
-    if isinstance(value, Sequence):
-        return f"[{','.join(map(_written, value))}]"
-    return str(value)

@@ -42,7 +42,7 @@ QUIET: list[Any] = [{"override hydra/job_logging": "none"}, {"override hydra/hyd
 """Turns off Hydra's own log, a file in the output folder: the commands print what matters."""
 NO_FOLDER = {"run": {"dir": "."}, "output_subdir": None}
 """Hydra's settings for a command without a run folder."""
-DEVICE_HELP = "auto | cuda | cpu; auto: a GPU if torch finds one"
+DEVICE_HELP = "device to run on: auto | cuda | cpu; auto: a GPU if torch finds one"
 
 
 def section(config: type[Any]) -> Any:

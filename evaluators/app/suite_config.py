@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from evaluators.app.config import (
     section,
 )
 from evaluators.app.device_config import host_of
-from evaluators.app.words import quoted
+from evaluators.app.words import overrides
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.nearest import near
 from evaluators.base.option import option
@@ -48,7 +47,7 @@ class RulesConfig:
     precision: str | None = option(
         None, "type to which a kernel may round the factors of products: float16 | bfloat16 | tfloat32"
     )
-    libraries: str | None = option(None, "any | no_library: whether library calls may do the kernel's work")
+    libraries: str | None = option(None, "whether library calls may do the kernel's work: any | no_library")
     floor: bool | None = option(None, "reject kernels that are faster than the machine can be")
     allow_degenerate: bool | None = option(None, "accept references that cannot judge")
     types: list[str] | None = option(None, "for operators: use only calls with tensors of these dtypes")
@@ -137,8 +136,8 @@ def _opener(name: str, rules: DictConfig | None) -> Callable[..., Problem]:
     the problem's config."""
     given: dict[str, Any] = {} if rules is None else dict(OmegaConf.to_container(rules))  # type: ignore[arg-type]
     sizes = given.pop("sizes", None) or {}
-    overrides = [f"problem.{key}={_written(value)}" for key, value in given.items() if value is not None]
-    config = compose_config(ProblemConfig, [f"problem={name}", *overrides]).problem
+    rules_set = overrides({key: value for key, value in given.items() if value is not None}, "problem.")
+    config = compose_config(ProblemConfig, [f"problem={name}", *rules_set]).problem
 
     def open_with(**fields: Any) -> Problem:
         problem: Problem = build(config, **fields)
@@ -153,13 +152,6 @@ def sizes_in(source: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes that replace module globals of this reference."""
     names = assigned_names(source)
     return {name: value for name, value in sizes.items() if name in names}
-
-
-def _written(value: Any) -> str:
-    """A number, a truth value, a text, or a list of texts, as the value of an override."""
-    if isinstance(value, int | float):
-        return json.dumps(value)
-    return f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else quoted(value)
 
 
 class SuiteProblems:

@@ -42,6 +42,18 @@ def quoted(value: Any) -> str:
     return text if _read(text) == text else QuotedString(text=text, quote=Quote.single).with_quotes()
 
 
+def overrides(keys: Mapping[str, Any], place: str = "") -> list[str]:
+    """Values as words, `key=value`; the keys of a mapping are those below its own. `place`: what the keys
+    begin with. The Python API passes its arguments on in this form, which comparisons and datasets record."""
+    found: list[str] = []
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            found += overrides(value, f"{place}{key}.")
+        else:
+            found.append(f"{place}{key}={_word(value)}")
+    return found
+
+
 def text_of(value: str) -> str:
     """The text that the value of a word stands for: without its quotes, if it is quoted."""
     return str(_read(value)) if _is_quoted(value) else value
@@ -67,6 +79,18 @@ def for_hydra(words: Sequence[str], kinds: Mapping[str, Kind], *, sweep: bool = 
             word = f"{key}={_written(value, kinds.get(key.lstrip('+')), sweep)}"
         found.append(word)
     return found
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return quoted(value)
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_word, value))}]"
+    return str(value)
 
 
 def _written(value: str, kind: Kind | None, sweep: bool) -> str:

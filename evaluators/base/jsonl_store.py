@@ -62,5 +62,7 @@ def only_writer(path: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another process is running this {what}: {path} is locked") from None
+            raise UsageError(
+                f"another process is running this {what}: {path} is locked; end it first"
+            ) from None
         yield

@@ -23,7 +23,7 @@ class Settings:
 
     build_timeout_s: float = option(180.0, "time limit for building a kernel, in s")
     timeout_s: float = option(30.0, "time limit for loading, checking and timing a built kernel, in s")
-    thorough_timeout_s: float = option(300.0, "the same for the final measurement, with torch.compile")
+    thorough_timeout_s: float = option(300.0, "limit of the final measurement with torch.compile, in s")
     open_timeout_s: float = option(300.0, "time limit for opening a problem, in s")
     memory_gb: float = option(16.0, "memory limit of a candidate, in GB")
     scratch_gb: float = option(4.0, "limit on the files that a candidate writes, in GB")

@@ -42,7 +42,7 @@ def spills(function: CompiledFunction, _: ProfileFacts) -> CheckEvidence | None:
         return None
     text = (
         f"{function.spill_loads} loads and {function.spill_stores} stores of local memory in the code; "
-        f"{function.registers} registers and a stack of {function.stack_bytes} bytes a thread"
+        f"{function.registers} registers and a stack of {function.stack_bytes} bytes per thread"
     )
     return CheckEvidence(text=text, share=STATIC_SHARE)
 
@@ -92,7 +92,7 @@ def many_registers(function: CompiledFunction, facts: ProfileFacts) -> CheckEvid
     share = occupancy.register_share(facts.capability, function.registers)
     if share > LOW_OCCUPANCY or function.tensor:
         return None
-    text = f"{function.registers} registers a thread limit the occupancy to {share:.1%}"
+    text = f"{function.registers} registers per thread limit the occupancy to {share:.1%}"
     return CheckEvidence(text=text, share=STATIC_SHARE)
 
 

@@ -102,7 +102,7 @@ def spills(kernel: KernelCounters, _: ProfileFacts) -> CheckEvidence | None:
     registers = kernel.get("launch__registers_per_thread")
     text = (
         f"{local:.3g} loads and stores of local memory, {local / everything:.0%} of all; "
-        f"{registers:.0f} registers a thread"
+        f"{registers:.0f} registers per thread"
     )
     return CheckEvidence(text=text, share=local / everything)
 
@@ -217,7 +217,7 @@ def register_limit(kernel: KernelCounters, _: ProfileFacts) -> CheckEvidence | N
         return None
     registers = kernel.get("launch__registers_per_thread")
     text = (
-        f"{registers:.0f} registers a thread let {limits['registers']:.0f} blocks fit "
+        f"{registers:.0f} registers per thread let {limits['registers']:.0f} blocks fit "
         f"where {others:.0f} could: occupancy {possible:.1f} %, "
         f"and schedulers issue in {issue:.0f} % of the cycles"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluators.profiling.facts import CounterFacts, KernelCounters, SampledStall, VendorRule
 
-INSTALL = "the package ncu-report is missing; install it with: pip install 'ideatree[profile]'"
+INSTALL = "the package ncu-report is missing; pip install -e '.[profile]'"
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
 BREAKDOWNS = (

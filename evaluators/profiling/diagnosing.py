@@ -141,8 +141,8 @@ def _occupancy(facts: ProfileFacts, kernel: KernelCounters | None) -> str:
     launch = launches.longest(facts.trace) if facts.trace is not None else None
     if launch is not None and (fits := launches.occupancy_of(launch, facts.capability)) is not None:
         text = (
-            f"at most {fits.share:.1%}, limited by {fits.limit} ({launch.registers} registers a thread, "
-            f"{launch.shared_bytes} bytes of shared memory and {launch.threads} threads a block)"
+            f"at most {fits.share:.1%}, limited by {fits.limit} ({launch.registers} registers per thread, "
+            f"{launch.shared_bytes} bytes of shared memory and {launch.threads} threads per block)"
         )
     elif kernel is not None and "sm__maximum_warps_per_active_cycle_pct" in kernel.metrics:
         limits = {
@@ -158,7 +158,8 @@ def _occupancy(facts: ProfileFacts, kernel: KernelCounters | None) -> str:
         registers = kernel.get("launch__registers_per_thread")
         text = (
             f"at most {possible:.1f} %, limited by {min(limits, key=lambda name: limits[name])} "
-            f"({registers:.0f} registers a thread, {kernel.get('launch__block_size'):.0f} threads a block)"
+            f"({registers:.0f} registers per thread, "
+            f"{kernel.get('launch__block_size'):.0f} threads per block)"
         )
     else:
         return _static_occupancy(facts)
@@ -170,7 +171,7 @@ def _static_occupancy(facts: ProfileFacts) -> str:
     """What the binary alone shows."""
     functions = facts.static.functions if facts.static is not None else ()
     most = max(functions, key=lambda each: each.registers, default=None)
-    return f"unknown without a launch; {most.registers} registers a thread" if most is not None else ""
+    return f"unknown without a launch; {most.registers} registers per thread" if most is not None else ""
 
 
 def _warnings(facts: ProfileFacts) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ RULES = (
             (Level.COUNTERS, counters.counted(counters.spills)),
             (Level.STATIC, code.compiled(code.spills)),
         ),
-        helps="use a smaller tile or fewer values a thread, fewer stages, or raise the limit on registers; "
+        helps="use a smaller tile or fewer values per thread, fewer stages, or raise the limit on registers; "
         "index local arrays with constants only",
     ),
     DiagnosisRule(
@@ -124,7 +124,7 @@ RULES = (
             (Level.STATIC, code.compiled(code.lone_atomics)),
         ),
         helps="combine the values of a warp with shuffles and those of a block in shared memory, then issue "
-        "one atomic a block; or write partial results and add them in a second pass",
+        "one atomic per block; or write partial results and add them in a second pass",
     ),
     DiagnosisRule(
         name="occupancy limited by registers",
@@ -133,7 +133,7 @@ RULES = (
             (Level.TRACE, trace.traced(trace.register_limit)),
             (Level.STATIC, code.compiled(code.many_registers)),
         ),
-        helps="keep fewer values a thread (a smaller tile, less unrolling), or bound the registers with "
+        helps="keep fewer values per thread (a smaller tile, less unrolling), or bound the registers with "
         "__launch_bounds__ if that causes no spills",
     ),
     DiagnosisRule(

@@ -85,7 +85,7 @@ def many_launches(facts: ProfileFacts) -> CheckEvidence | None:
     each_call = len(trace.launches) / trace.calls
     if short_us / trace.calls < busy_us / 2:
         return None
-    text = f"{each_call:g} launches a call, half of them shorter than {typical_us:.2g} us"
+    text = f"{each_call:g} launches per call, half of them shorter than {typical_us:.2g} us"
     if each_call <= 1:
         text = f"the only launch of a call takes {typical_us:.2g} us, less than a launch costs"
     if gaps_us:
@@ -100,7 +100,7 @@ def register_limit(launch: KernelLaunch, facts: ProfileFacts) -> CheckEvidence |
     if fits is None or fits.limit != "registers" or fits.share > LOW_OCCUPANCY or has_tensor_code(facts):
         return None
     text = (
-        f"{launch.registers} registers a thread limit the occupancy to {fits.share:.1%} "
+        f"{launch.registers} registers per thread limit the occupancy to {fits.share:.1%} "
         f"({fits.blocks} block{'' if fits.blocks == 1 else 's'} of {launch.threads} threads)"
     )
     return CheckEvidence(text=text, share=STATIC_SHARE)

@@ -175,11 +175,11 @@ class Diagnosis(JsonRecord):
             gaps = f", {self.gaps_us:.4g} us of it without a running kernel" if self.gaps_us else ""
             yield f"Call: {self.call_us:.4g} us under the trace{gaps}."
         for each in self.times[:SHOWN_LAUNCHES]:
-            launches = f"{each.launches:g} launch{'' if each.launches == 1 else 'es'} a call"
-            yield f"Kernel: {shortened(each.kernel)}: {launches} of {each.mean_us:.4g} us."
+            launches = f"{each.launches:g} launch{'' if each.launches == 1 else 'es'} per call"
+            yield f"Kernel: {shortened(each.kernel)}: {launches}, {each.mean_us:.4g} us each."
         if (more := len(self.times) - SHOWN_LAUNCHES) > 0:
             rest_us = sum(each.total_us for each in self.times[SHOWN_LAUNCHES:])
-            yield f"Kernel: {more} more, {rest_us:.4g} us a call together."
+            yield f"Kernel: {more} more, {rest_us:.4g} us per call together."
 
 
 def shortened(name: str) -> str:

@@ -134,7 +134,9 @@ class Problem(JsonRecord):
         _one_of("problem.inputs", self.inputs, INPUTS)
         _one_of("problem.layout", self.layout, LAYOUTS)
         if self.cases and not any(each.weight for each in self.cases):
-            raise ValueError("all cases of the problem have weight 0: nothing would be timed")
+            raise ValueError(
+                "all cases of the problem have weight 0: nothing would be timed; give one a weight"
+            )
         if not self.name or not self.source.strip():
             raise ValueError("a problem needs a name and the source of its reference")
 

@@ -161,7 +161,8 @@ def samples_of(folder: Path) -> tuple[list[Generation], list[str]]:
             level, number, sample = map(int, matched.groups())
             each = Generation(level=level, number=number, sample=sample, path=path)
             if (other := found.setdefault(each.key, each)) is not each:
-                raise UsageError(f"run={folder}: {other.path.name} and {path.name} are the same sample")
+                both = f"{other.path.name} and {path.name} are the same sample"
+                raise UsageError(f"run={folder}: {both}; remove one")
         elif LOOKS_LIKE_ONE.fullmatch(path.name):
             strangers.append(path.name)
     if not found:

@@ -158,7 +158,7 @@ def _chosen(config: DictConfig, suite: OperatorSuite) -> tuple[list[Version], li
     strangers = sorted({each.operator for each in found} - {*known})
     found = [each for each in found if each.operator in known]
     if not found:
-        raise UsageError(f"the suite {suite.name} has none of these operators")
+        raise UsageError(f"{source}: the suite {suite.name} has none of these operators; set suite=…")
     return found, strangers
 
 

@@ -1,7 +1,7 @@
 """Evaluates a kernel and adds it to the library:
 
-    python -m kernel_library.add problem=level1/softmax kernel=my_kernel.py
-    python -m kernel_library.add problem=my_model.py kernel=my_kernel.py licence=Apache-2.0
+    ideatree add problem=level1/softmax kernel=my_kernel.py
+    ideatree add problem=my_model.py kernel=my_kernel.py licence=Apache-2.0
 
 The evaluation is that of `ideatree evaluate thorough=true`. The kernel is added if it is correct and
 significantly faster than eager PyTorch: the whole 95 % interval of its speedup is above 1.00. Set another
@@ -21,9 +21,10 @@ from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from evaluators.app.command import build, command, log_to, one_of, say
-from evaluators.app.config import RayConfig, group, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, section
 from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
+from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
@@ -41,11 +42,13 @@ class LibraryAddConfig(LibraryConfig):
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "the kernel's file, which defines ModelNew")
-    language: str = option("auto", "auto | cpp | cuda | triton; auto: detected from the file's imports")
+    language: str = option(
+        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
+    )
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")
-    device: str = option("auto", "auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     ray: RayConfig = section(RayConfig)
 
 
@@ -64,8 +67,10 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     library: FolderLibrary = build(config.library.kernels)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
-    if config.function and config.function not in functions_of(kernel.source):
-        raise UsageError(f"function={config.function} is not defined in kernel={config.kernel}")
+    functions = functions_of(kernel.source)
+    if config.function and config.function not in functions:
+        unknown = f"function={config.function} is not defined in kernel={config.kernel}"
+        raise UsageError(unknown + near(config.function, functions))
     (evaluation,) = asyncio.run(
         evaluate(
             problem,

@@ -1,11 +1,11 @@
 """Exports kernels for use without Ideatree:
 
-    python -m kernel_library.export format=package to=my_kernels
-    python -m kernel_library.export format=package to=my_kernels kernels=generated_kernels package=mine
-    python -m kernel_library.export format=directory to=kernels op=softmax
-    python -m kernel_library.export format=hub to=my_kernels package=my_kernels version=1
-    python -m kernel_library.export format=hub to=my_model package=my_model kernels=RUN/optimized
-    python -m kernel_library.export format=directory to=kernels kernels=RUN/optimized
+    ideatree export format=package to=my_kernels
+    ideatree export format=package to=my_kernels kernels=generated_kernels package=mine
+    ideatree export format=directory to=kernels op=softmax
+    ideatree export format=hub to=my_kernels package=my_kernels version=1
+    ideatree export format=hub to=my_model package=my_model kernels=RUN/optimized
+    ideatree export format=directory to=kernels kernels=RUN/optimized
 
 Formats:
 

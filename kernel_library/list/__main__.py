@@ -1,8 +1,8 @@
 """Lists the library's entries:
 
-    python -m kernel_library.list
-    python -m kernel_library.list op=softmax dtype=float16 architecture=9.0
-    python -m kernel_library.list library.root=s3://bucket/library
+    ideatree list
+    ideatree list op=softmax dtype=float16 architecture=9.0
+    ideatree list library.root=s3://bucket/library
 
 The table has one line per measurement. Columns:
 

@@ -1,7 +1,7 @@
 """Prints one entry of the library: its card and its source:
 
-    python -m kernel_library.show softmax/triton
-    python -m kernel_library.show 3f9ab2 library.root=s3://bucket/library
+    ideatree show softmax/triton
+    ideatree show 3f9ab2 library.root=s3://bucket/library
 
 The beginning of an id is enough. The exit status is 0, or 2 for a wrong call.
 """

@@ -1,8 +1,8 @@
 """Repeats the measurements of the library's cards on this machine:
 
-    python -m kernel_library.verify
-    python -m kernel_library.verify op=softmax device=cuda
-    python -m kernel_library.verify entry=softmax/triton
+    ideatree verify
+    ideatree verify op=softmax device=cuda
+    ideatree verify entry=softmax/triton
 
 An entry is confirmed if its kernel is still correct and, on the device named in its card, not much slower.
 The results are written into the entry's folder of `library.root`; the card stays unchanged. `ideatree list`
@@ -26,7 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluators.app.command import build, command, log_to, say
-from evaluators.app.config import RayConfig, group, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, section
 from evaluators.app.device_config import settle_device
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -53,7 +53,7 @@ class LibraryVerifyConfig(FilterConfig):
     evaluator: Any = group("default")
     pool: Any = group("local")
     entry: str | None = option(None, "only this entry: an id, or op/name for a shipped entry")
-    device: str = option("auto", "auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     ray: RayConfig = section(RayConfig)
 
 

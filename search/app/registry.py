@@ -33,6 +33,8 @@ RENAMED = {
     "evaluators.suites.operators.load_problem": "load_operator",
 }
 """Functions that shared a name and were renamed, by their old path."""
+REMEDY = "restore it, or start a new run"
+"""What to do about a damaged file of a run."""
 
 
 @cache
@@ -75,9 +77,10 @@ def read_yaml(path: Path, kind: type[Kind]) -> Kind:
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is damaged: {printable(str(error))}") from error
+        raise UsageError(f"{path} is damaged: {printable(str(error))}; {REMEDY}") from error
     if not isinstance(content, kind):
-        raise UsageError(f"{path} is damaged: it has no {kind.__name__} of values")
+        what = "keys with values" if kind is dict else "a list of values"
+        raise UsageError(f"{path} is damaged: it must contain {what}; {REMEDY}")
     return content
 
 

@@ -14,7 +14,7 @@ from evaluators.app.config import config_folder, group_defaults, options_of
 from evaluators.app.words import quoted, text_of
 from evaluators.base.usage_error import UsageError
 from search.app.overrides import key_of, without
-from search.app.registry import by_path, read_config, read_yaml
+from search.app.registry import REMEDY, by_path, read_config, read_yaml
 from search.recordings.verdicts import recording_folder, shipped_recordings
 from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
@@ -200,7 +200,7 @@ def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
         raise UsageError(f"{key}={folder}: not a run folder (it has no .hydra/config.yaml and journal.jsonl)")
     stored = by_path(read_config(path))
     if "problem" not in stored:
-        raise UsageError(f"{path} is damaged: it has no problem")
+        raise UsageError(f"{path} is damaged: it has no problem; {REMEDY}")
     today = OmegaConf.to_container(compose_config(config, [SOME_PROBLEM]))
     assert isinstance(today, dict)
     for name, section in today.items():

@@ -1,8 +1,8 @@
 """Searches many problems, with one or several arms, under one budget:
 
-    python -m search.campaign suite=kernelbench/level1 budget.evaluations=2000
-    python -m search.campaign suite=shipped 'arms.a=["llm=local"]' 'arms.b=["llm=openai"]' budget.dollars=50
-    python -m search.campaign resume=outputs/campaign/2026-01-31_12-00-00
+    ideatree campaign suite=kernelbench/level1 budget.evaluations=2000
+    ideatree campaign suite=shipped 'arms.a=["llm=local"]' 'arms.b=["llm=openai"]' budget.dollars=50
+    ideatree campaign resume=outputs/campaign/2026-01-31_12-00-00
 
 An arm is a list of overrides of `search.run`; without `arms` there is one, `search`. The budget is spent in
 slices: the scheduler gives the next slice to the search that is expected to gain most (`scheduler=equal`: the

@@ -10,14 +10,14 @@ from evaluators.app.command import positive
 from evaluators.app.config import section
 from evaluators.app.suite_config import RulesConfig
 from evaluators.base.option import option
-from search.run.config import BudgetConfig, RunConfig
+from search.run.config import BudgetConfig, RunConfig, budget_of
 
 
 @dataclass
 class StopConfig:
     """When a search stops."""
 
-    patience: int = option(4, "stop after this number of consecutive slices that gain less than `gain`")
+    patience: int = option(4, "stop after this number of consecutive slices that gain less than `stop.gain`")
     gain: float = option(0.01, "smallest gain per slice, in the logarithm of the speedup")
     roofline: float = option(0.95, "stop at this share of the speedup that the roofline allows")
     failures: int = option(40, "stop after this number of consecutive incorrect kernels")
@@ -42,7 +42,8 @@ class SearchesConfig(RunConfig):
 
 
 def check_searches(config: DictConfig) -> None:
-    """Raises UsageError unless `slice` and `at_once` are positive."""
+    """Raises UsageError unless `slice`, `at_once` and the limits are positive."""
+    budget_of(config.budget)
     positive(config, "slice", *(["at_once"] if config.at_once is not None else []))
 
 

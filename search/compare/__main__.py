@@ -1,10 +1,10 @@
 """Compares strategies at equal budget, on the same problems and seeds:
 
-    python -m search.compare problem=level1/softmax strategies=[idea_branching,best_of_n] seeds=5 \\
+    ideatree compare problem=level1/softmax strategies=[idea_branching,best_of_n] seeds=5 \\
         budget.evaluations=200
-    python -m search.compare problem=landscape proposer=landscape strategies=[idea_branching,puct] \\
+    ideatree compare problem=landscape proposer=landscape strategies=[idea_branching,puct] \\
         budget.evaluations=100 seeds=200
-    python -m search.compare resume=outputs/compare/2026-01-31_12-00-00
+    ideatree compare resume=outputs/compare/2026-01-31_12-00-00
 
 `arms` compares any other setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other
 key is one of `search.run` and applies to all searches. The searches of a seed run concurrently and share one
@@ -110,11 +110,12 @@ def plan(
     override by which Hydra finds the user's own configs. Raises UsageError."""
     arms: dict[str, Sequence[str]] = {name: (f"strategy={name}",) for name in config.strategies}
     more = arms_of(config)
-    if len(arms) < len(config.strategies) or arms.keys() & more.keys():
-        raise UsageError("two arms have the same name")
+    names = [*config.strategies, *more]
+    if same := [name for name in more.keys() | arms.keys() if names.count(name) > 1]:
+        raise UsageError(f"two arms have the same name: {min(same)}; rename one, or leave it out")
     arms |= more
     if len(arms) < 2:
-        raise UsageError("a comparison needs at least two strategies=[…] or arms")
+        raise UsageError("a comparison needs at least two strategies=[…] or arms: strategies=[beam,puct]")
     limits = {key: config.budget[key] for key in ("evaluations", "seconds", "calls", "tokens", "dollars")}
     if all(limit is None for limit in limits.values()) and config.rounds == CompareConfig.rounds:
         raise UsageError(

@@ -285,9 +285,7 @@ class Agent:
         _one_of("kernel", kernel_id, [*entries, *variants])
         seed = entries.get(kernel_id) or variants[kernel_id].seed
         if seed.evaluation is None:
-            raise AgentRefused(
-                f"kernel {kernel_id} has no verdict here yet; read_kernel waits for it"
-            )
+            raise AgentRefused(f"kernel {kernel_id} has no verdict here yet; read_kernel waits for it")
         if not seed.drop_in or seed.evaluation.timing is None:
             status = seed.evaluation.status.value if seed.drop_in else "it solves another problem"
             raise AgentRefused(

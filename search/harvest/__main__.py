@@ -1,8 +1,8 @@
 """Makes training data from runs and the kernel library, including failures:
 
-    python -m search.harvest format=sft out=datasets/sft
-    python -m search.harvest format=preference out=datasets/pairs runs=[outputs,/data/outputs]
-    python -m search.harvest format=trajectory out=datasets/rl decontaminate=kernelbench
+    ideatree harvest format=sft out=datasets/sft
+    ideatree harvest format=preference out=datasets/pairs runs=[outputs,/data/outputs]
+    ideatree harvest format=trajectory out=datasets/rl decontaminate=kernelbench
 
 Formats: sft, improvement, preference, repair, trajectory, kernelbook. `datasets.load_dataset(out)` opens the
 dataset; docs/guides/harvest.md describes its columns.

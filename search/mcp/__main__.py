@@ -1,8 +1,8 @@
 """A search steered by an agent, as an MCP server on standard input and output:
 
-    python -m search.mcp problem=level1/conv2d
-    python -m search.mcp problem=my_model.py budget.evaluations=100
-    python -m search.mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
+    ideatree mcp problem=level1/conv2d
+    ideatree mcp problem=my_model.py budget.evaluations=100
+    ideatree mcp run=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status 0 when the client has disconnected, 130 when interrupted, 1 when the search failed, 2 for an
 invalid call. Standard output carries the protocol; everything else goes to standard error.
@@ -34,7 +34,7 @@ from evaluators.app.command import (
     one_of,
     output_folder,
 )
-from evaluators.app.config import RayConfig, group, hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
 from evaluators.app.device_config import settle_device
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.option import option
@@ -60,9 +60,9 @@ from search.engine.faults import fault
 from search.engine.run_folder import finalise
 from search.engine.session import Session
 from search.protocols import Diagnoser
-from search.records.budget import Budget
 from search.records.journal import Journal, JournalError
 from search.report.observer import ReportObserver
+from search.run.config import budget_of
 from search.run.local_diagnoser import LocalDiagnoser
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class McpConfig(RunFolderConfig):
     evaluator: Any = group("default")
     pool: Any = group("ray")
     library: Any = group("folder")
-    device: str = option("auto", "device to search on: auto, cuda or cpu")
+    device: str = option("auto", DEVICE_HELP)
     profile: str = option(
         AUTO, "highest level of the diagnoses that the agent asks for: off | static | trace | counters | auto"
     )
@@ -145,10 +145,7 @@ class ServedSearch:
         self._config, self._folder, self._errors = config, folder, errors
         self._problem: Problem = build(config.problem, device=config.device)
         self._settings: Settings = build(config.evaluator)
-        try:
-            self._budget = Budget(**config.budget)
-        except ValueError as error:
-            raise UsageError(first_line(error)) from error
+        self._budget = budget_of(config.budget)
         # Opened now: another process may have it. A new run's journal is created once the problem is open.
         self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
         self._host: asyncio.Future[Host] | None = None

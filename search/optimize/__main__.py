@@ -1,11 +1,11 @@
-"""Make a model faster:
+"""Makes a model faster:
 
-    python -m search.optimize model=my_model.py budget.evaluations=400
-    python -m search.optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
-    python -m search.optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
-    python -m search.optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
-    python -m search.optimize model=my_model.py 'model.calls=[{},{scale:2.0}]'
-    python -m search.optimize resume=outputs/optimize/2026-01-31_12-00-00
+    ideatree optimize model=my_model.py budget.evaluations=400
+    ideatree optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
+    ideatree optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    ideatree optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
+    ideatree optimize model=my_model.py 'model.calls=[{},{scale:2.0}]'
+    ideatree optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
@@ -48,7 +48,7 @@ from evaluators.app.command import (
     say,
     shown,
 )
-from evaluators.app.config import hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, hydra_settings, section
 from evaluators.app.device_config import settle_device
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.option import option
@@ -98,7 +98,7 @@ class OptimizeConfig(SearchesConfig):
 
     model: ModelConfig = section(ModelConfig)
     dtype: str | None = option(None, "dtype of floating weights and inputs; null: the model's default")
-    device: str = option("auto", "device to run on: auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     backward: bool = option(False, "profile forward and backward, in training mode")
     warmup: int = option(3, "untimed iterations before the profile")
     iterations: int = option(10, "iterations to time, and again to trace")

@@ -199,7 +199,7 @@ def budget_lines(
     limits = {unit: value for unit in LIMITS if (value := run.config.budget[unit]) is not None}
     if limits:
         named = ", ".join(f"budget.{unit}={value}" for unit, value in limits.items())
-        yield f"{named} limits the search alone, which ends after the evaluations that run then"
+        yield f"{named} limits the search alone; evaluations that have begun are finished"
     problems = len(extraction.problems)
     if run.config.library.use:
         yield f"before it: up to {MOST_ENTRIES} library kernels for each of {problems} problems"

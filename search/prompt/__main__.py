@@ -1,12 +1,12 @@
 """Shows what a model is asked, without asking it:
 
-    python -m search.prompt problem=level1/conv2d                   the first question for ideas
-    python -m search.prompt problem=level1/conv2d facts=h200        the same, for a search on an H200
-    python -m search.prompt problem=level1/conv2d estimate=true     the search's calls, tokens and dollars
-    python -m search.prompt run=outputs/…                           a run's next question for ideas
-    python -m search.prompt run=outputs/… idea=<id>                 the question for an idea's code
-    python -m search.prompt run=outputs/… variant=<id>              the question for a variant's repair
-    python -m search.prompt run=outputs/… call=000012               a recorded call, unchanged
+    ideatree prompt problem=level1/conv2d                   the first question for ideas
+    ideatree prompt problem=level1/conv2d facts=h200        the same, for a search on an H200
+    ideatree prompt problem=level1/conv2d estimate=true     the search's calls, tokens and dollars
+    ideatree prompt run=outputs/…                           a run's next question for ideas
+    ideatree prompt run=outputs/… idea=<id>                 the question for an idea's code
+    ideatree prompt run=outputs/… variant=<id>              the question for a variant's repair
+    ideatree prompt run=outputs/… call=000012               a recorded call, unchanged
 
 All keys of `ideatree run` work too: `history=summary proposer.examples=false problem.sizes.n=512 …`.
 """
@@ -27,6 +27,7 @@ from evaluators.app.command import CommandCall, build, choose_device, command, c
 from evaluators.app.config import NO_FOLDER, group, hydra_settings
 from evaluators.app.words import quoted
 from evaluators.base.jsonl_store import whole_lines
+from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
@@ -96,7 +97,7 @@ def main(config: DictConfig) -> int:
 def _estimate(config: DictConfig) -> list[str]:
     """The estimate for a new search with this config. Raises UsageError for a run."""
     if config.run is not None:
-        raise UsageError("estimate=true is for a new search; leave run=… away")
+        raise UsageError("estimate=true is for a new search; leave run=… out")
     proposer, run = _begun(config, None)
     question = _question(config, proposer, run)
     idea = Idea(text="", category=Category.COMPUTE, parent="", round=1, proposer="")
@@ -134,14 +135,15 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
     problem, state, entries, tree = run.problem, run.state, run.entries, run.state.tree
     if (variant_id := config.variant) is not None:
         if variant_id not in tree.variants:
-            raise UsageError(f"variant={variant_id}: the run has no such variant")
+            unknown = f"variant={variant_id}: the run has no such variant"
+            raise UsageError(unknown + near(variant_id, tree.variants))
         variant = tree.variants[variant_id]
         if variant.evaluation is None:
-            raise UsageError(f"variant={variant_id} has no verdict yet")
+            raise UsageError(f"variant={variant_id} has no verdict yet; resume the run, or name another one")
         return proposer.repair_question(problem, tree.ideas[variant.idea], variant)
     if (idea_id := config.idea) is not None:
         if idea_id not in tree.ideas:
-            raise UsageError(f"idea={idea_id}: the run has no such idea")
+            raise UsageError(f"idea={idea_id}: the run has no such idea{near(idea_id, tree.ideas)}")
         idea = tree.ideas[idea_id]
         seeds = {entry.id: entry for entry in entries} | {v.id: v.seed for v in tree.variants.values()}
         branch = int(config.branch)
@@ -158,7 +160,7 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
     )
     asked = strategy.ask(view, random.Random(f"{config.seed}/{number}/0/select"))
     if asked is None:
-        raise UsageError("the strategy has nothing to ask for at this point")
+        raise UsageError("the strategy has nothing to ask for at this point; give idea=… or variant=…")
     expansion = replace(asked, round=number)
     history = shown_history(tree.before(number).history(), config.history)
     return proposer.ideas_question(problem, expansion, history, expansion.ideas)
@@ -209,7 +211,7 @@ def _recorded(folder: Path, id: str) -> str:
     for call in whole_lines(path.read_bytes()):
         if call["id"].lstrip("0") == id.lstrip("0"):
             return f"{call['system']}\n{call['prompt']}"
-    raise UsageError(f"call={id}: the run has no such call")
+    raise UsageError(f"call={id}: the run has no such call; its calls are listed in {path}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def device_facts(source: str) -> dict[str, str]:
         )
     started = rebuild(replay(journal)).started
     if started is None:
-        raise UsageError(f"facts={source}: the run has not recorded the facts of its device")
+        raise UsageError(f"facts={source}: the run has no facts of its device; name another run or a GPU")
     return dict(started.environment)
 
 

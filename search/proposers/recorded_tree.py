@@ -139,7 +139,7 @@ def _states(runs: Sequence[str] | None) -> list[RunState]:
     states = [_state(str(recording_folder(run))) for run in ([runs] if isinstance(runs, str) else runs)]
     for run, state in zip(runs, states, strict=False):
         if state.started is None or not state.tree.ideas:
-            raise ValueError(f"proposer.runs: the journal of {run} has no ideas")
+            raise ValueError(f"proposer.runs: the journal of {run} has no ideas; leave the run out")
         first = states[0].started
         assert first is not None
         if state.started.problem.id != first.problem.id:

@@ -51,7 +51,8 @@ class Journal:
             events, self._size = _read(path)
         except BlockingIOError:
             os.close(self._fd)
-            raise JournalError(f"another process is running this search: {path} is locked") from None
+            what = "another process is running this search"
+            raise JournalError(f"{what}: {path} is locked; end it first") from None
         except JournalError:
             os.close(self._fd)
             raise

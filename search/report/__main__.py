@@ -1,11 +1,11 @@
 """Writes the report of a run, a comparison, a campaign or a model's profile as one HTML file that needs no
 network. The search may still be in progress.
 
-    python -m search.report outputs/level1/conv2d/2026-01-31_12-00-00
-    python -m search.report conv2d_h200 out=conv2d.html
-    python -m search.report outputs/compare/2026-01-31_12-00-00
-    python -m search.report outputs/campaign/2026-01-31_12-00-00
-    python -m search.report outputs/optimize/2026-01-31_12-00-00
+    ideatree report outputs/level1/conv2d/2026-01-31_12-00-00
+    ideatree report conv2d_h200 out=conv2d.html
+    ideatree report outputs/compare/2026-01-31_12-00-00
+    ideatree report outputs/campaign/2026-01-31_12-00-00
+    ideatree report outputs/optimize/2026-01-31_12-00-00
 
 The report goes to `report.html` in the folder (`profile.html` for `ideatree optimize`). A shipped recording
 can be given by its name. Exit status 0, or 2 for an invalid call.

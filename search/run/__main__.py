@@ -1,10 +1,10 @@
-"""One search, from the command line:
+"""Searches for a faster kernel for one problem:
 
-    python -m search.run problem=level1/conv2d rounds=13 branch=8
-    python -m search.run problem=my_model.py
-    python -m search.run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
-    python -m search.run proposer=replay replay.run=search/recordings/conv2d_h200
-    python -m search.run resume=outputs/level1/conv2d/2026-01-31_12-00-00
+    ideatree run problem=level1/conv2d rounds=13 branch=8
+    ideatree run problem=my_model.py
+    ideatree run problem=level1/conv2d proposer=llm llm=openai budget.dollars=5
+    ideatree run proposer=replay replay.run=search/recordings/conv2d_h200
+    ideatree run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
 Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 130 when it
 was interrupted.

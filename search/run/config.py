@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evaluators.app.config import RayConfig, group, hydra_settings, section
+from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
+from evaluators.base.cause import first_line
 from evaluators.base.option import option
+from evaluators.base.usage_error import UsageError
 from search.app.run_folders import RUN_FOLDER, RunFolderConfig
 from search.engine.session import COMPARE_AT_MOST
+from search.records.budget import Budget
 
 
 @dataclass
@@ -16,10 +20,10 @@ class BudgetConfig:
     """Limits of a run; null: no limit."""
 
     evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
-    seconds: float | None = option(None, "wall-clock time, including the proposer's thinking")
+    seconds: float | None = option(None, "seconds of wall-clock time, including the proposer's thinking")
     calls: int | None = option(None, "calls to language models, including failed ones")
     tokens: int | None = option(None, "input and output tokens of language models")
-    dollars: float | None = option(None, "cost of language models")
+    dollars: float | None = option(None, "cost of language models, in dollars")
 
 
 @dataclass
@@ -61,9 +65,17 @@ class RunConfig(RunFolderConfig):
         "off",
         "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",
     )
-    device: str = option("auto", "where kernels run: auto | cuda | cpu")
+    device: str = option("auto", DEVICE_HELP)
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)
     resume: str | None = option(None, "run folder to continue")
     replay: ReplayConfig = section(ReplayConfig)
     hydra: Any = hydra_settings(RUN_FOLDER)
+
+
+def budget_of(limits: Mapping[str, Any]) -> Budget:
+    """The budget with these limits. Raises UsageError."""
+    try:
+        return Budget(**limits)
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error

@@ -23,6 +23,7 @@ from search.records.journal import Journal
 from search.records.ranking import LOWER_END, MEDIAN
 from search.records.run_state import RunState
 from search.records.tree import Seed
+from search.run.config import budget_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +126,7 @@ def _specification(
     if refusal := proposer.refusal(problem):
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
-    try:
-        Budget(**limits)
-    except ValueError as error:
-        raise UsageError(first_line(error)) from error
+    budget_of(limits)
     evaluator: KernelEvaluator | None = None
     entries: Sequence[Seed] | None = None
     ranking = LOWER_END

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ideatree
-from ideatree.searches import overrides
+from evaluators.app.words import overrides
 from search.strategies.idea_branching import IdeaBranching
 from tests.evaluators.scheduler.fake_host import FakeHost
 

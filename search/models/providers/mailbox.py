@@ -65,7 +65,7 @@ class Mailbox:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if conversation not in ("", "fresh", "continued"):
-            raise ValueError(f"conversation is {conversation!r}; it must be fresh or continued")
+            raise ValueError(f"llm.mailbox.conversation is {conversation!r}; it must be fresh or continued")
         self.name = name
         self.price = Price(input=0.0, output=0.0)
         self.limits = limits or Limits(timeout_s=7 * 24 * 3600, concurrency=256, tries=10)

@@ -294,7 +294,7 @@ def shapes_of(source: Any, inputs: Callable[[Any], InputShape]) -> list[InputSha
         changed = {key: value for key, value in each.items() if key != "weight"}
         name = " ".join(f"{key}={value}" for key, value in changed.items()) or "as it is"
         if name in found:
-            raise UsageError(f"model.shapes has {name} twice")
+            raise UsageError(f"model.shapes has {name} twice; leave one out")
         found[name] = replace(inputs(replace(source, shapes=None, **changed)), name=name, weight=weight)
     return list(found.values())
 

@@ -373,7 +373,8 @@ def _check_calls(models: Sequence[LoadedModel]) -> None:
         template, tensors = each.call()
         call = repr([template, [(tensor.shape, tensor.dtype) for tensor in tensors]])
         if call in seen:
-            raise UsageError(f"model={each.title}: its inputs have the same sizes as those at {seen[call]}")
+            same = f"its inputs have the same sizes as those at {seen[call]}"
+            raise UsageError(f"model={each.title}: {same}; leave one of the two shapes out")
         seen[call] = each.shape
 
 

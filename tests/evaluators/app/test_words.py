@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 
 from evaluators.app.command import CommandCall, compose_config
 from evaluators.app.config import expand_choices, kinds_of
-from evaluators.app.words import for_hydra, items_of, quoted, text_of, without_key
+from evaluators.app.words import for_hydra, items_of, overrides, quoted, text_of, without_key
 from evaluators.audit.__main__ import AuditConfig
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.score import __main__ as score
 from evaluators.trace.__main__ import TraceConfig
-from ideatree.searches import overrides, problem_overrides
+from ideatree.problems import problem_overrides
 from kernel_library.export import __main__ as export
 from search.app.resuming import value_of
 from search.harvest.__main__ import HarvestConfig

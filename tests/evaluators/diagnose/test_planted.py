@@ -124,11 +124,11 @@ def test_the_diagnosis_has_what_a_reader_needs(folder: Path) -> None:
     known = replace(known, task=replace(known.task, least_bytes=3 * 2048**2 * 4))
     text = diagnosis_of(known).text()
     for words in (
-        "Kernel: matmul_kernel: 1 launch a call of 417.6 us.",
+        "Kernel: matmul_kernel: 1 launch per call, 417.6 us each.",
         "Busy: multiprocessor 72 % of its peak; its busiest part: issue slots, 72 %.",
         "at no_tf32.py:18 (65%)",
         "Memory: read 34.2 MB, wrote 8.946 MB; a call must move at least 50.33 MB.",
-        "Occupancy: at most 31.2%, limited by registers (95 registers a thread",
+        "Occupancy: at most 31.2%, limited by registers (95 registers per thread",
         "achieved 26.1 %",
         "Profiler's advice: Tail Effect (50 % of the time)",
     ):

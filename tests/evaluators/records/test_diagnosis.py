@@ -34,7 +34,7 @@ def test_a_profile_without_findings_says_so() -> None:
 
 def test_many_kernels_are_summed() -> None:
     times = tuple(KernelTime(kernel=f"k{n}", launches=1, mean_us=10) for n in range(9))
-    assert "Kernel: 3 more, 30 us a call together." in Diagnosis(times=times).text()
+    assert "Kernel: 3 more, 30 us per call together." in Diagnosis(times=times).text()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])

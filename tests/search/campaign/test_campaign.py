@@ -346,6 +346,7 @@ def test_problems_that_cannot_be_searched_are_named(
     [
         ([], "a campaign needs a budget"),
         (["budget.evaluations=5", "slice=0"], "slice is 0"),
+        (["budget.evaluations=0"], "budget.evaluations is 0"),
         (["budget.evaluations=5", "only=[level1/nothing]"], "has no problem level1/nothing"),
         (["budget.evaluations=5", "problem.sizes.batchh=4"], "problem.sizes.batchh: no reference has it"),
         (["budget.evaluations=5", 'arms.x=["strateg=puct"]'], "unknown key strateg"),

@@ -282,6 +282,7 @@ def test_the_settings_of_a_model() -> None:
         ),
         (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
         (["model=my_model.py", "turns=2"], "turns is 2"),
+        (["model=my_model.py", "budget.evaluations=0"], "budget.evaluations is 0; it must be positive"),
         (["model=my_model.py", "compile=no"], "compile is no; it must be one of none, default, all"),
         (["resume=nowhere"], "resume=nowhere: no optimization in this folder"),
         (["model=my_model.py", "dtype=float61"], "dtype is float61; it must be one of float64"),
