@@ -1,6 +1,6 @@
 """A probe: a kernel that is only built and timed, to learn what limits another kernel.
 
-Nobody compares its outputs, so it may leave out stores or arithmetic. Its result has a type of its own, which
+Nobody compares its outputs, so it may leave out stores or arithmetic. Its result has a separate type, which
 has no status `correct` and cannot be turned into an `Evaluation`: a probe is never a variant, a seed or a
 winner.
 """

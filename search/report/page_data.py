@@ -45,6 +45,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "variants": variants,
         "rounds": _records(frames.rounds),
         "calls": calls,
+        "probes": _probes(frames),
         "categories": _records(gains_by(frames, "category")),
         "models": _records(gains_by(frames, "model")),
         "failures": _failures(frames),
@@ -115,6 +116,22 @@ def _entries(frames: RunFrames, texts: Texts) -> list[dict[str, Any]]:
         {"id": entry.id, "why": entry.why, "source": texts.add(entry.kernel.source)}
         for entry in (started.entries if started else ())
         if entry.id in parents
+    ]
+
+
+def _probes(frames: RunFrames) -> list[dict[str, Any]]:
+    """The probes in the order in which they were asked for."""
+    state = frames.progress.state
+    results = {id: each.probe for id, each in state.probed.items()}
+    return [
+        {
+            "round": each.round,
+            "base": each.base,
+            "question": each.question,
+            "what": each.what,
+            "result": found.text() if (found := results.get(each.id)) else "not written",
+        }
+        for each in state.probes.values()
     ]
 
 

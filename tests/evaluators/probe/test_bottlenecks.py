@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from evaluators.build.builder import build
 from evaluators.device.settings import Settings
@@ -95,6 +96,8 @@ TRIES = 3
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_three_probes_find_what_limits_a_kernel(tmp_path: Path, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
     template, language = (CPP, "cpp") if device == "cpu" else (TRITON, "triton")
     sizes = {} if device == "cpu" else {"n": 2**26}
     problem = Problem(name="file/tanh", source=REFERENCE, device=device, overrides=sizes)
