@@ -107,6 +107,7 @@ def _estimate(config: DictConfig) -> list[str]:
         variants=config.branch,
         seeds=config.strategy.get("keep", 1),
         repairs=config.repairs,
+        probes=config.probes,
         together=bool(config.proposer.get("together")),
         ideas_characters=len(question.system) + len(question.prompt),
         code_characters=len(code.system) + len(code.prompt),

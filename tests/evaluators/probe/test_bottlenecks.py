@@ -87,7 +87,7 @@ class ModelNew(nn.Module):
 MUCH = {"cpu": {"loads": 16, "operations": 200, "stores": 16}}
 MUCH["cuda"] = {"loads": 16, "operations": 20000, "stores": 16}
 SETTINGS = Settings(
-    timeout_s=60.0, compile_mode="", threads=1, max_calls=4, plan=Plan(block_ms=8.0, precision=0.1, max_s=0.5)
+    timeout_s=60.0, compile_mode="", threads=1, max_calls=4, plan=Plan(block_ms=4.0, precision=0.2, max_s=0.2)
 )
 TRIES = 3
 """Of a set of probes, because a busy machine slows some of them."""
