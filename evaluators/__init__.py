@@ -2,8 +2,8 @@
 
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
-    commands      evaluate/, audit/, baseline/, diagnose/, score/ (operator_score), trace/: each has a
-                  __main__
+    commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score), trace/: each
+                  has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
                   completion, config_errors, words (quoted for Hydra), suite_config, device_config,
                   kernel_file, verdict_report (a verdict in words)
@@ -17,9 +17,10 @@ Where to look, from the commands down to the machine; each file says more at its
                   candidate_runner, candidate_turns
     judge/        the trusted process: judge_process, reference_session (session_options), staging
                   (graphed_draws), canary, device_memory (memory_plan), runner_client; candidate_evaluation
-                  (here blocks of kernel and baseline alternate), correctness_checks, head_to_head;
-                  timing/: gpu_timing, cpu_timing, calibration, timing_checks, evenness, speed_limits;
-                  attribution/: attribution, work_share, stack_samples, vendor_kernels
+                  (the verdict), probe_measurement, correctness_checks, head_to_head; timing/:
+                  paired_sampling (here blocks of kernel and baseline alternate), gpu_timing, cpu_timing,
+                  calibration, timing_checks, evenness, speed_limits; attribution/: attribution,
+                  work_share, stack_samples, vendor_kernels
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
                   facto, informative_calls, out_forms and random_operators; operator_folder; traces (files)
                   from traced_call, trace_grammar, trace_inputs, trace_recording
@@ -37,7 +38,7 @@ Where to look, from the commands down to the machine; each file says more at its
     system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,
                   cuda_driver, nvml, cupti_trace, elf, user_cache
     records/      problem, evaluation, cases, verdict, timing (its statistics), scores (fast_p, pass@k),
-                  five_stages, overhead, reference_audit, opening, diagnosis
+                  five_stages, overhead, reference_audit, opening, diagnosis, probe
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
                   source_file, source_comment, system_error, usage_error
     problems/     the shipped references

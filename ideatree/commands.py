@@ -32,6 +32,10 @@ GROUPS = {
         "score": ("evaluators.score", "check and time a folder of generated kernels"),
         "baseline": ("evaluators.baseline", "time eager PyTorch and torch.compile on a suite"),
         "diagnose": ("evaluators.diagnose", "say what keeps a kernel from being faster"),
+        "probe": (
+            "evaluators.probe",
+            "time a kernel that lacks stores or arithmetic, to learn what limits it",
+        ),
         "audit": ("evaluators.audit", "find the problems of a suite that cannot judge kernels"),
     },
     "library": {

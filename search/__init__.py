@@ -21,7 +21,8 @@ Where to look, from the commands down to the records; each file says more at its
                   overrides, plug_ins, report_packages
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
                   session (records, budget, confirmation), run_folder, in_flight, faults (of plug-ins),
-                  agent (steered from outside), diagnoses, library_seeds, library_winner
+                  agent (steered from outside), diagnoses, probes, library_seeds,
+                  library_winner
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;
@@ -31,5 +32,6 @@ Where to look, from the commands down to the records; each file says more at its
     models/       calls to language models: client (budget, retries, waiting, record), service (whether a
                   model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
-                  (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices)
+                  (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices),
+                  probe_request
 """

@@ -14,10 +14,12 @@ from typing import Protocol, runtime_checkable
 
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from kernel_library.catalogue.entry import Entry, Hit
 from search.models.client import ModelClient
 from search.records.events import Event
+from search.records.probe_request import ProbeRequest
 from search.records.run_state import RunState
 from search.records.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
 
@@ -43,6 +45,8 @@ class RunContext:
     model_client: ModelClient
     history: str = "all"
     """How earlier ideas are shown, see `search.records.tree.shown_history`."""
+    probes: int = 0
+    """The probes that may be asked for in a round."""
 
 
 class ProposerFailed(Exception):
@@ -281,6 +285,40 @@ class Diagnoser(Protocol):
     async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
         """Profiles a correct kernel. Never raises for the kernel's own failure: the diagnosis then has no
         level, and says why. Cancelling it ends the profile."""
+        ...
+
+
+@runtime_checkable
+class ProbeProposer(Protocol):
+    """A proposer that asks for probes next to its ideas, and writes them."""
+
+    def take_probes(self) -> list[ProbeRequest]:
+        """Returns the probes that `propose` has asked for since the last call of this method."""
+        ...
+
+    async def write_probe(self, problem: Problem, request: ProbeRequest, base: Seed | None) -> Kernel | None:
+        """Writes the kernel of a probe; returns None if it cannot.
+
+        Args:
+            problem: The problem that is searched.
+            request: The probe.
+            base: The kernel that the probe changes; None for the reference.
+
+        Raises:
+            BudgetSpent: If a limit leaves no room for a model call.
+            ProposerFailed: If the proposer cannot continue the run.
+        """
+        ...
+
+
+@runtime_checkable
+class ProbeTimer(Protocol):
+    """An evaluator that times probes. `evaluators.scheduler.pool.Pool` does."""
+
+    async def probe(
+        self, problem: Problem, kernel: Kernel, *, on_stage: Callable[[str], None] | None = None
+    ) -> Probe:
+        """Builds and times a kernel without comparing its outputs. Never raises for the kernel's failure."""
         ...
 
 

@@ -34,6 +34,7 @@ from evaluators.device.watchdog import Stages, Unresponsive, Watchdog
 from evaluators.isolation import confinement
 from evaluators.records.evaluation import CLOCKS_AFTER, CLOCKS_BEFORE, NOT_HERE, Evaluation, Stage, Status
 from evaluators.records.opening import Opening, OpeningStep, Steps, joined
+from evaluators.records.probe import Probe, TraceMarks
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import SABOTAGED
@@ -159,6 +160,31 @@ class Worker:
         ):
             verdict = replace(verdict, status=Status.INFRASTRUCTURE_ERROR, log=f"{why}\n{verdict.log}")
         return verdict.evaluation(facts, stages.seconds())
+
+    def probe(self, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
+        """Times a built probe of a timed problem, within the limits of an evaluation. Raises WorkerBroken if
+        the probe is not at fault."""
+        processes, stages = self._opened(problem), Stages(None)
+        order = {
+            "op": "probe",
+            "session": processes.problem.id,
+            "plan": asdict(self._settings.plan),
+            "marks": asdict(TraceMarks.of(kernel.source)),
+        }
+        with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
+            runner = CandidateRunner(processes, kernel, self._root, archive)
+            try:
+                processes.hand_over(order, [runner.child])
+                watch = self._watch(processes, self._settings.timeout_s)
+                answer = watch.answer(runner.child, runner.scratch, stages)
+            finally:
+                stages.enter(Stage.ENDING)
+                runner.end()
+        if isinstance(answer, Verdict):  # it died, or was ended
+            found = Probe.failed(answer.status, answer.log)
+        else:
+            found = Probe.from_json(answer["probe"])
+        return replace(found, device_s=sum(stages.seconds().values()))
 
     def _clocks(self, problem: Problem, when: str) -> dict[str, str]:
         """The GPU's present clocks as a fact, if they are available."""

@@ -15,6 +15,8 @@ passes to it, and to the worker:
        candidate is the previous one, whose channel was kept
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
+    -> probe {session, plan, marks} + the probe's channel
+    <- stage {stage}, ..., probed {probe}
     -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
     <- comparing
     -> next: whose turn is it?
@@ -46,11 +48,13 @@ from evaluators.judge import device_memory
 from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.head_to_head import HeadToHead, RoundStep
 from evaluators.judge.memory_plan import TooLarge
+from evaluators.judge.probe_measurement import ProbeMeasurement
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, ready
 from evaluators.judge.session_options import SessionOptions
 from evaluators.records.evaluation import NOT_HERE, Stage, Status
 from evaluators.records.opening import OpeningStep, Steps
+from evaluators.records.probe import Probe, TraceMarks
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan, sabotaged
 from evaluators.records.verdict import Verdict
@@ -152,6 +156,9 @@ class JudgeProcess:
                 self._worker.send({"op": "audited", "audit": found.to_json()})
             case "judge" if session is not None:
                 self._worker.send({"op": "verdict", **self._judge(session, order).message()})
+            case "probe" if session is not None:
+                probe = self._probe(session, order)
+                self._worker.send({"op": "probed", "probe": probe.to_json()})
             case "compare" if session is not None:
                 channels = [Channel.from_fd(fd) for fd in self._worker.take_fds(order["fds"])]
                 self._head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
@@ -188,13 +195,15 @@ class JudgeProcess:
         channel, pid = self._candidate(fds, order["pids"])
         client = session.candidate(channel, pid)
 
-        def say(stage: Stage) -> None:
-            self._worker.send({"op": "stage", "stage": stage})
-
         is_kept = False
         try:
             candidate_evaluation = CandidateEvaluation(
-                session, client, Plan(**order["plan"]), order["scratch"], thorough=order["thorough"], say=say
+                session,
+                client,
+                Plan(**order["plan"]),
+                order["scratch"],
+                thorough=order["thorough"],
+                say=self._say,
             )
             verdict = candidate_evaluation.verdict()
             is_kept = verdict.status is Status.CORRECT and order["keep"]
@@ -204,6 +213,18 @@ class JudgeProcess:
                 self._kept = channel, pid
             else:
                 client.close()
+
+    def _probe(self, session: ReferenceSession, order: Message) -> Probe:
+        channel, pid = self._candidate(self._worker.take_fds(order["fds"]), order["pids"])
+        client = session.candidate(channel, pid)
+        plan, marks = Plan(**order["plan"]), TraceMarks(**order["marks"])
+        try:
+            return ProbeMeasurement(session, client, plan, marks, self._say).result()
+        finally:
+            client.close()
+
+    def _say(self, stage: Stage) -> None:
+        self._worker.send({"op": "stage", "stage": stage})
 
     def _candidate(self, fds: Sequence[int], pids: Sequence[int]) -> tuple[Channel, int]:
         """Channel and process of a new runner, or of the one that was kept. Raises ChannelClosed."""

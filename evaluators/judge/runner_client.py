@@ -23,6 +23,7 @@ from evaluators.runner.messages import (
     Changed,
     Failed,
     HandInKept,
+    HandInTimestamps,
     KeptHandedIn,
     Load,
     Loaded,
@@ -30,6 +31,7 @@ from evaluators.runner.messages import (
     Restore,
     Restored,
     RunnerAnswer,
+    TimestampsHandedIn,
 )
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
 from evaluators.system import process_tree
@@ -75,6 +77,8 @@ class RunnerClient(ABC):
         """When it was last stopped, by `time.perf_counter`."""
         self.keeps = False
         """Whether its runs keep the outputs of the first call since this was set (see `RunCalls`)."""
+        self.probes = False
+        """Whether its module is a probe, whose outputs do not matter (see `RunCalls`)."""
 
     @abstractmethod
     def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
@@ -141,6 +145,12 @@ class RunnerClient(ABC):
         with self._awake():
             self._channel.send(Restore().message())
             self._answer(Restored)
+
+    def timestamps(self, marks: int) -> TimestampsHandedIn:
+        """The timestamps of the last call of a probe with this number of marks."""
+        with self._awake():
+            self._channel.send(HandInTimestamps(marks=marks).message())
+            return self._answer(TimestampsHandedIn)
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

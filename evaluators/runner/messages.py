@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
+from evaluators.records.probe import MOST_MARKS, MOST_WORKERS
 from evaluators.records.problem import Problem
 from evaluators.reference.containers import TENSOR
 from evaluators.reference.inputs.weight_changes import WeightChange
@@ -90,6 +91,8 @@ class RunCalls(Record):
         chain: make each call depend on the answer before (see `dependent_calls.py`).
         wait: wait for the GPU after each call.
         keep: keep the outputs of the first call since a run without `keep`, as a caller might.
+        probe: the outputs may have any form and are dropped, except for tables of timestamps in those of the
+            last call.
     """
 
     op = "run"
@@ -101,6 +104,7 @@ class RunCalls(Record):
     chain: bool = False
     wait: bool = False
     keep: bool = False
+    probe: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,15 @@ class HandInKept(Record):
     call: int
     deliver: bool
     release: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandInTimestamps(Record):
+    """Hand in the timestamps in the outputs of a probe's last call: a row for each worker, with `marks`
+    columns or one more. Answer: `TimestampsHandedIn`."""
+
+    op = "hand in timestamps"
+    marks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +163,10 @@ class TraceCalls(Record):
     calls: Sequence[int]
 
 
-Order = Move | Import | Load | RunCalls | HandIn | HandInKept | Change | Restore | TraceCalls
-ORDERS: dict[str, type[Order]] = {
-    each.op: each for each in (Move, Import, Load, RunCalls, HandIn, HandInKept, Change, Restore, TraceCalls)
-}
+Order = (
+    Move | Import | Load | RunCalls | HandIn | HandInKept | HandInTimestamps | Change | Restore | TraceCalls
+)
+ORDERS: dict[str, type[Order]] = {each.op: each for each in get_args(Order)}
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "problem": Problem.from_json,
     "inputs": Layout.from_json,
@@ -221,6 +234,26 @@ class KeptHandedIn(RunnerAnswer):
         """See `RunnerAnswer`."""
         said = {name: message.get(name) is True for name in ("returned_again", "suspect", "keeps_all")}
         return cls(outputs=_addresses_in(message), **said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimestampsHandedIn(RunnerAnswer):
+    """The timestamps of a probe, those of at most MOST_WORKERS of its `workers`; no rows if its outputs have
+    none."""
+
+    op = "timestamps handed in"
+    rows: list[list[int]]
+    workers: int
+
+    @classmethod
+    def read(cls, message: Message) -> Self:
+        """See `RunnerAnswer`."""
+        rows, workers = message.get("rows"), message.get("workers")
+        if not (isinstance(rows, list) and len(rows) <= MOST_WORKERS and all(map(_is_row, rows))):
+            raise ProtocolError(f"not timestamps: {rows!r:.200}")
+        if type(workers) is not int or not len(rows) <= workers < MOST_NS:
+            raise ProtocolError(f"not a number of workers: {workers!r:.200}")
+        return cls(rows=rows, workers=workers)
 
 
 class Restored(RunnerAnswer):
@@ -322,6 +355,15 @@ def _addresses_in(message: Message) -> list[int] | None:
     if outputs is not None and not (isinstance(outputs, list) and all(type(each) is int for each in outputs)):
         raise ProtocolError(f"not addresses of outputs: {outputs!r:.200}")
     return outputs
+
+
+def _is_row(value: Any) -> bool:
+    """Whether this is a row of timestamps."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_MARKS + 1
+        and all(type(each) is int and -(2**63) <= each < 2**63 for each in value)
+    )
 
 
 def _is_entry(value: Any) -> bool:

@@ -35,6 +35,17 @@ def laid_out(tensors: list[torch.Tensor], places: list[torch.Tensor]) -> list[to
     return found
 
 
+def tables_in(output: Any) -> list[torch.Tensor]:
+    """The two-dimensional int64 tensors that a probe has returned, the last one first: one of them may hold
+    timestamps."""
+    import torch
+
+    values = output.values() if isinstance(output, dict) else output
+    found = list(values) if isinstance(output, list | tuple | dict) else [output]
+    tensors = [each for each in reversed(found) if isinstance(each, torch.Tensor)]
+    return [each for each in tensors if each.dtype == torch.int64 and each.dim() == 2]
+
+
 def require_returned(
     tensors: list[torch.Tensor], inputs: list[torch.Tensor], returned: list[list[int]]
 ) -> None:

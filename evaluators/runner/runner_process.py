@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
+from evaluators.records.probe import MOST_WORKERS
 from evaluators.reference.containers import filled
 from evaluators.reference.inputs import dependent_calls, weight_changes
 from evaluators.reference.loading import init_inputs, load_module, make_model, seed_all
@@ -30,6 +31,7 @@ from evaluators.runner.messages import (
     Change,
     HandIn,
     HandInKept,
+    HandInTimestamps,
     Import,
     Load,
     Move,
@@ -37,7 +39,7 @@ from evaluators.runner.messages import (
     RunCalls,
     TraceCalls,
 )
-from evaluators.runner.output_forms import laid_out, outputs_of, require_returned
+from evaluators.runner.output_forms import laid_out, outputs_of, require_returned, tables_in
 from evaluators.runner.poisoned_memory import poison_memory
 from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.triton_precompile import compile_triton
@@ -110,6 +112,8 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     channel.send(messages.HandedIn().message())
                 case HandInKept():
                     channel.send(session.hand_in_kept(order).message())
+                case HandInTimestamps():
+                    channel.send(session.hand_in_timestamps(order.marks).message())
                 case TraceCalls():
                     kernels = session.trace(list(order.calls))
                     channel.send(messages.Counted(kernels=kernels).message())
@@ -151,6 +155,8 @@ class RunnerSession:
         self._lean = order.lean
         self._kept: list[list[torch.Tensor]] = []
         self._kept_outputs: KeptOutputs | None = None
+        self._tables: list[torch.Tensor] = []
+        """Of a probe's last call (see `tables_in`)."""
         self._weights: list[torch.Tensor] = []
         self._changed_buffers: list[str] = []
         reference = load_module(problem.source, problem.overrides)
@@ -194,6 +200,7 @@ class RunnerSession:
         filling_s = 0.0
         filled: list[list[torch.Tensor]] = []
         before: int | None = None
+        probed: Any = None
         with torch.no_grad():
             for call in order.calls:
                 if before is not None:
@@ -202,6 +209,9 @@ class RunnerSession:
                     )
                 if order.seeds:
                     seed_all(order.seeds[call])
+                if order.probe:
+                    probed = self._model(*self._inputs[call])
+                    continue
                 if order.stand_in:
                     start = time.perf_counter()
                     for _ in range(order.stand_in):
@@ -225,6 +235,8 @@ class RunnerSession:
                     before = call
                 if order.wait:
                     torch.cuda.synchronize()
+        if order.probe:
+            self._tables = tables_in(probed)
         if self._on_gpu:
             channel.send(messages.Queued().message())
             torch.cuda.synchronize()
@@ -233,7 +245,7 @@ class RunnerSession:
         filling_ms = filling_s * 1e3 if order.stand_in else None
         channel.send(messages.Done(outputs=places, filling_ms=filling_ms).message())
         if self._lean:  # now, because it takes milliseconds and the clock has stopped
-            found, output = [], []  # of the last call
+            found, output, probed = [], [], None  # of the last call
             torch.cuda.empty_cache()
             channel.send(messages.MemoryReleased().message())
 
@@ -244,6 +256,15 @@ class RunnerSession:
         self._deliver(call, self._kept[place])
         if self._on_gpu:
             torch.cuda.synchronize()
+
+    def hand_in_timestamps(self, marks: int) -> messages.TimestampsHandedIn:
+        """The timestamps of a probe's last call, of some of its workers if there are many."""
+        fits = (each for each in self._tables if each.shape[1] in (marks, marks + 1))
+        table = next(fits, None)
+        if table is None:
+            return messages.TimestampsHandedIn(rows=[], workers=0)
+        step = -(-len(table) // MOST_WORKERS) or 1
+        return messages.TimestampsHandedIn(rows=table[::step].tolist(), workers=len(table))
 
     def _keep(self, outputs: list[torch.Tensor]) -> None:
         """Keeps the outputs if they are the first since a run without `keep`; otherwise notes where they

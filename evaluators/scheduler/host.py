@@ -9,6 +9,7 @@ from typing import Protocol
 from evaluators.build.builder import Build
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 
@@ -71,6 +72,10 @@ class Host(Protocol):
         thorough: bool,
     ) -> list[Evaluation]:
         """Compares distinct kernels in one session. Raises WorkerBroken or WorkerDied."""
+        ...
+
+    async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
+        """Times a built probe on this device. Raises UnfitProblem, WorkerBroken or WorkerDied."""
         ...
 
     def close(self, *, now: bool = False) -> None:

@@ -19,6 +19,7 @@ from evaluators.device.worker import Worker
 from evaluators.isolation import scratch
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage, WorkerDied
@@ -122,6 +123,10 @@ class LocalHost:
     ) -> list[Evaluation]:
         """See `host.Host`."""
         return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
+
+    async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
+        """See `host.Host`."""
+        return await self._run(device, Worker.probe, problem, kernel, archive)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""

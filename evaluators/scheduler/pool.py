@@ -19,6 +19,7 @@ from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.device_health import DeviceHealth
@@ -183,6 +184,67 @@ class Pool:
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]
+
+    async def probe(self, problem: Problem, kernel: Kernel, *, on_stage: OnStage | None = None) -> Probe:
+        """Builds and times a kernel without comparing its outputs. Never raises for the kernel's failure.
+
+        Args:
+            problem: the problem whose inputs the kernel is given; of several cases, the first timed one.
+            kernel: the kernel to time.
+            on_stage: called at the beginning of the build (`building`) and of the measurement
+                (`measuring`).
+
+        Returns:
+            The times in ms, with their intervals, and the timeline if the kernel takes timestamps.
+
+        Raises:
+            ValueError: if the problem is not timed.
+        """
+        if not problem.timed:
+            raise ValueError(f"{problem.name} is not timed, so that no kernel can be timed on it")
+        opening = asyncio.ensure_future(self._problems.some_facts(problem))
+        job = Job(problem, kernel, False, on_stage or (lambda stage: None), opening)
+        if problem.cases:
+            job = job.on_case(next(each for each in problem.cases if each.weight))
+        try:
+            async with self._alone(problem, [kernel]):
+                return await self._settle_probe(job)
+        finally:
+            opening.cancel()
+
+    async def _settle_probe(self, job: Job) -> Probe:
+        """The result, from the first of TRIES that this machine does not disturb."""
+        reason = ""
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._try_probe(job)
+            except UnfitProblem as error:
+                return Probe.failed(Status.UNFIT_REFERENCE, str(error))
+            except CannotOpen as error:
+                return Probe.failed(Status.INFRASTRUCTURE_ERROR, str(error))
+            except (WorkerDied, WorkerBroken) as error:
+                reason = str(error)
+            if left:
+                self._retries.tell(job.kernel.id, reason)
+        return Probe.failed(Status.INFRASTRUCTURE_ERROR, reason)
+
+    async def _try_probe(self, job: Job) -> Probe:
+        if job.problem.device == "cuda":
+            async with self._in_front, self._builds:
+                await self._build(job)
+        await job.opening
+        async with self._devices.lease(job.problem.id, job.failed_on) as device:
+            self._problems.require_fit(job.problem)
+            build = await self._build(job)
+            if build.status is not None:
+                return replace(Probe.failed(build.status, build.log), build_s=build.seconds)
+            job.on_stage("measuring")
+            try:
+                found = await self._host.probe(device, job.problem, job.kernel, build.archive)
+            except (WorkerBroken, WorkerDied):
+                job.failed_on.append(device)
+                raise
+        return replace(found, build_s=build.seconds)
 
     async def _settle_together(
         self, problem: Problem, jobs: list[Job], thorough: bool

@@ -22,6 +22,7 @@ from evaluators.device.worker import Worker
 from evaluators.isolation import scratch
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.runner.node_fork_server import NodeForkServer
@@ -203,6 +204,10 @@ class RayHost:
     ) -> list[Evaluation]:
         """See `host.Host`."""
         return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
+
+    async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
+        """See `host.Host`."""
+        return await self._run(device, Worker.probe, problem, kernel, archive)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""

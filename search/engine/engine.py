@@ -41,6 +41,7 @@ class Engine:
             pauses while the variants without a verdict number twice what the evaluator takes at a time.
         diagnoser: Profiles the best kernels and the seeds before each round of a synchronous strategy; None:
             nothing is profiled.
+        probes: How many probes the proposer may ask for in a round: kernels that are only timed.
 
     Raises:
         ValueError: If a setting is invalid.
@@ -57,10 +58,17 @@ class Engine:
         repairs: int = 0,
         writing: int = 128,
         diagnoser: Diagnoser | None = None,
+        probes: int = 0,
     ) -> None:
         self.session, self.strategy, self.proposer = session, strategy, proposer
         self.pipeline = Pipeline(
-            session, proposer, seed=seed, history=history, repairs=repairs, writing=writing
+            session,
+            proposer,
+            seed=seed,
+            history=history,
+            repairs=repairs,
+            writing=writing,
+            probes=probes,
         )
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
@@ -116,9 +124,12 @@ class Engine:
                 facts=session.environment,
                 model_client=session.model_client,
                 history=self.pipeline.history,
+                probes=self.pipeline.probes.most,
             )
         )
         self._check_settings()
+        if self._continues():
+            self.pipeline.probes.resume()
         if self.strategy.synchronous:
             while self._continues():
                 await self._round(state.tree.rounds_closed + 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
+from search.engine.probes import Probes
 from search.engine.session import Session
 from search.protocols import NoUsableAnswer, Proposer, ProposerFailed, ReportsExhaustion
 from search.records.budget import BudgetSpent
@@ -46,8 +47,8 @@ UNUSABLE_AT_MOST = 3
 
 
 class Pipeline:
-    """The work on the ideas of one search. For `history`, `repairs`, `seed` and `writing` see
-    `engine.Engine`.
+    """The work on the ideas of one search. For `history`, `repairs`, `seed`, `writing` and
+    `probes` see `engine.Engine`.
 
     `ended` is called with an idea each time a task for it has ended.
     """
@@ -61,6 +62,7 @@ class Pipeline:
         history: str,
         repairs: int,
         writing: int,
+        probes: int = 0,
     ) -> None:
         if history not in HISTORY:
             raise ValueError(f"history is {history!r}; it must be one of {', '.join(HISTORY)}")
@@ -68,6 +70,7 @@ class Pipeline:
             raise ValueError(f"repairs is {repairs}; it must be 0 or more")
         self.session, self.proposer = session, proposer
         self.seed, self.history, self.repairs, self.writing = seed, history, repairs, writing
+        self.probes = Probes(session, proposer, probes)
         self._busy: Counter[str] = Counter()
         """The number of tasks in flight, by idea id."""
         self.ended: Callable[[Idea], None] = lambda idea: None
@@ -136,15 +139,17 @@ class Pipeline:
             session.work.request_stop(f"error: {error}")
             return None
         self.unusable = []
-        at_s, of = session.now_s, len(ideas)
+        at_s, of, requested = session.now_s, len(ideas), self.probes.requested(expansion.round)
         if ideas:
             proposed = (
                 IdeaProposed(at_s=at_s, idea=idea, number=number, expansion=index, of=of)
                 for number, idea in enumerate(ideas, start)
             )
-            session.record(*proposed)
+            session.record(*proposed, *requested)
         else:
-            session.record(SeedExhausted(at_s=at_s, seed=parent_of(expansion), round=expansion.round))
+            exhausted = SeedExhausted(at_s=at_s, seed=parent_of(expansion), round=expansion.round)
+            session.record(exhausted, *requested)
+        self.probes.start([each.request for each in requested])
         return ideas
 
     async def _new_ideas(

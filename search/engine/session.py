@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from evaluators.base.system_error import system_error
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from search.engine.faults import PlugIn, fault, plug_in
 from search.engine.in_flight import InFlight
 from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
-from search.protocols import KernelEvaluator, Library, Observer
+from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer
 from search.records.budget import Budget, Cost
 from search.records.events import (
     BestConfirmed,
@@ -42,6 +43,8 @@ from search.records.run_state import rebuild
 from search.records.tree import Seed, Variant
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 CONFIRM_AT_MOST = 3
 """The number of best variants to measure again before the run is reported to have no winner."""
@@ -259,8 +262,29 @@ class Session:
         for event in events:
             self._notify(event)
 
+    async def probe(self, kernel: Kernel) -> Probe | None:
+        """The result of a probe; None if the run was stopped or its time was up before a device was free.
+        Raises TypeError if the evaluator times no probes."""
+        timer = self.evaluator
+        if not isinstance(timer, ProbeTimer):
+            raise TypeError(f"evaluator {type(timer).__name__} times no probes")
+        return await self._in_time(lambda say: timer.probe(self.problem, kernel, on_stage=say))
+
     async def _ask_evaluator(self, variant: Variant) -> Evaluation | None:
         """Returns None if the run was stopped or its time was up before a device was free."""
+
+        def ask(say: Callable[[str], None]) -> Awaitable[Evaluation]:
+            def on_stage(stage: str) -> None:
+                say(stage)
+                self._stage(variant, stage)
+
+            return self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+
+        return await self._in_time(ask)
+
+    async def _in_time(self, ask: Callable[[Callable[[str], None]], Awaitable[Result]]) -> Result | None:
+        """What the evaluator answers; None if the run was stopped or its time was up before a device was
+        free. `ask` gets a function to call with each stage."""
         async with self._slots:
             if self.work.stop is not None or self.budget.timed_out:
                 return None
@@ -269,11 +293,10 @@ class Session:
             def on_stage(stage: str) -> None:
                 if stage == "measuring":
                     limit.reschedule(None)
-                self._stage(variant, stage)
 
             try:
                 async with limit:
-                    return await self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+                    return await ask(on_stage)
             except TimeoutError:
                 if not limit.expired():
                     raise

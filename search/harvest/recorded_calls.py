@@ -22,6 +22,8 @@ class AnsweredCall:
     answer: str
 
 
+WRITING = (Purpose.CODE, Purpose.REPAIR)
+"""The purposes of calls whose answers are variants."""
 MOST_VARIANTS = 1000
 """More than any question asks for."""
 
@@ -35,7 +37,7 @@ class RecordedCalls:
         if path is None or not path.exists():
             return
         for call in whole_lines(path.read_bytes()):
-            if call["purpose"] != Purpose.IDEAS and not call["cause"]:
+            if call["purpose"] in WRITING and not call["cause"]:
                 recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
                 self._by_subject[call["about"]].append(recorded)
 

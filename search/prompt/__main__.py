@@ -108,6 +108,7 @@ def _estimate(config: DictConfig) -> list[str]:
         variants=config.branch,
         seeds=config.strategy.get("keep", 1),
         repairs=config.repairs,
+        probes=config.probes,
         together=bool(config.proposer.get("together")),
         ideas_characters=len(question.system) + len(question.prompt),
         code_characters=len(code.system) + len(code.prompt),
@@ -125,7 +126,7 @@ def _begun(config: DictConfig, folder: Path | None) -> tuple[LLMProposer, RunCon
         problem, facts = _new_search(config)
         library: Library | None = build(config.library.kernels) if config.library.use else None
         entries = library_seeds(library, problem, facts) if library else ()
-    context = _context(problem, folder, state, config.history, facts, entries)
+    context = _context(problem, folder, state, config, facts, entries)
     proposer.begin(context)
     return proposer, context
 
@@ -182,7 +183,7 @@ def _context(
     problem: Problem,
     folder: Path | None,
     state: RunState,
-    history: str,
+    config: DictConfig,
     facts: Mapping[str, str],
     entries: Sequence[Seed],
 ) -> RunContext:
@@ -199,7 +200,8 @@ def _context(
         entries=entries,
         facts=facts,
         model_client=ModelClient(budget=Budget(), path=path, report=never),
-        history=history,
+        history=config.history,
+        probes=config.probes,
     )
 
 

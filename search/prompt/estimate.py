@@ -25,6 +25,7 @@ class SearchPlan:
         variants: Variants per idea.
         seeds: The most kernels that a round starts from; each gets a question for ideas.
         repairs: The most repairs per variant.
+        probes: The most probes per round, each with a question for code.
         together: Whether one question asks for all variants of an idea.
         ideas_characters: Characters of the first prompt for ideas.
         code_characters: Characters of the first prompt for code.
@@ -35,6 +36,7 @@ class SearchPlan:
     variants: int
     seeds: int
     repairs: int
+    probes: int
     together: bool
     ideas_characters: int
     code_characters: int
@@ -78,16 +80,18 @@ def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
         input_tokens=plan.code_characters // CHARACTERS_PER_TOKEN + KERNEL_TOKENS,
         output_tokens=KERNEL_TOKENS,
     )
+    probes = f", at most {plan.rounds * plan.probes} for probes" if plan.probes else ""
+    each = "repair or probe" if plan.probes else "repair"
     lines = [
         f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, at most {plan.most_repairs} for "
-        "repairs",
+        f"repairs{probes}",
         f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's "
-        f"thinking; each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
+        f"thinking; each {each} adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
     ]
     for model in models.values():
         if model.price.known:
             cost, more = model.price.dollars(usage), model.price.dollars(repair)
-            lines.append(f"dollars  about {cost:.2f} with {model.name}; each repair adds about {more:.3f}")
+            lines.append(f"dollars  about {cost:.2f} with {model.name}; each {each} adds about {more:.3f}")
         else:
             lines.append(f"dollars  unknown with {model.name}, which has no price (llm.….price)")
     return lines

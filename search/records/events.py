@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
-from evaluators.records.problem import Problem
+from evaluators.records.probe import Probe
+from evaluators.records.problem import Kernel, Problem
 from search.records.model_calls import ModelCall
+from search.records.probe_request import ProbeRequest
 from search.records.ranking import LOWER_END
 from search.records.tree import Idea, Seed, Variant
 
@@ -180,6 +182,28 @@ class KernelDiagnosed(Event):
     seed: str
     kernel: str
     diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequested(Event):
+    """A language model asked for a probe, next to its ideas."""
+
+    request: ProbeRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeMeasured(Event):
+    """A probe was written and timed. This is no evaluation, but its device time counts.
+
+    Attributes:
+        request_id: The id of the request.
+        kernel: The kernel that was timed; None if the model gave no usable answer.
+        probe: The result; None without a kernel.
+    """
+
+    request_id: str
+    kernel: Kernel | None
+    probe: Probe | None
 
 
 @dataclass(frozen=True, kw_only=True)

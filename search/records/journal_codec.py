@@ -19,6 +19,8 @@ from search.records.events import (
     KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
+    ProbeMeasured,
+    ProbeRequested,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -27,14 +29,15 @@ from search.records.events import (
     VariantWritten,
 )
 from search.records.model_calls import ModelCall
+from search.records.probe_request import ProbeRequest
 from search.records.ranking import MEDIAN
 from search.records.tree import Idea, Seed, Variant
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
 Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
-`kernel_diagnosed`."""
+`kernel_diagnosed`, version 6 `probe_requested` and `probe_measured`."""
 
 
 class NewerFormatError(ValueError):
@@ -75,6 +78,10 @@ def encode(event: Event) -> dict[str, Any]:
             name, body = "leaders_compared", {"ids": ids, "evaluations": body["evaluations"]}
         case KernelDiagnosed():
             name = "kernel_diagnosed"
+        case ProbeRequested():
+            name, body = "probe_requested", {"id": event.request.id, **body["request"]}
+        case ProbeMeasured():
+            name = "probe_measured"
         case BestConfirmed():
             name, body = "best_confirmed", {"id": event.variant.id, "evaluation": body["evaluation"]}
         case RunFinished():
@@ -132,6 +139,13 @@ class Decoder:
             case "kernel_diagnosed":
                 diagnosis = Diagnosis.from_json(body["diagnosis"])
                 return KernelDiagnosed(at_s=at_s, **{**body, "diagnosis": diagnosis})
+            case "probe_requested":
+                expected, request = body.pop("id"), ProbeRequest(**body)
+                _check_id("probe", expected, request.id)
+                return ProbeRequested(at_s=at_s, request=request)
+            case "probe_measured":
+                measured: ProbeMeasured = from_fields(ProbeMeasured, {"at_s": at_s, **body})
+                return measured
             case "best_confirmed":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)

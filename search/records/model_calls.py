@@ -37,6 +37,7 @@ class Purpose(StrEnum):
     IDEAS = "ideas"
     CODE = "code"
     REPAIR = "repair"
+    PROBE = "probe"
 
 
 class Cause(StrEnum):

@@ -19,6 +19,8 @@ from search.records.events import (
     KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
+    ProbeMeasured,
+    ProbeRequested,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -27,6 +29,7 @@ from search.records.events import (
     VariantWritten,
 )
 from search.records.model_calls import Spending
+from search.records.probe_request import ProbeRequest
 from search.records.ranking import Ranking
 from search.records.tree import Expansion, Idea, Seed, Tree, Variant
 
@@ -76,6 +79,10 @@ class RunState:
     """Verdicts by kernel id, for equal kernels to reuse. Infrastructure errors are not included."""
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     """Diagnoses by kernel id."""
+    probes: dict[str, ProbeRequest] = field(default_factory=dict)
+    """The probes that models asked for, by id."""
+    probed: dict[str, ProbeMeasured] = field(default_factory=dict)
+    """The results of probes, by the id of their request."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
     """Final measurements by kernel id, without infrastructure errors."""
     statuses: Counter[Status] = field(default_factory=Counter)
@@ -129,6 +136,11 @@ class RunState:
                 self.tree.compare(event.by_kernel)
             case KernelDiagnosed(kernel=kernel, diagnosis=diagnosis):
                 self.diagnoses[kernel] = diagnosis
+            case ProbeRequested(request=request):
+                self.probes[request.id] = request
+            case ProbeMeasured(request_id=request_id, probe=probe):
+                self.probed[request_id] = event
+                self.device_s += probe.device_s if probe is not None else 0.0
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
                 if evaluation.status.is_of_the_kernel:
@@ -156,6 +168,10 @@ class RunState:
                 return any(found == each.evaluations for each in self.tree.ranking.comparisons)
             case KernelDiagnosed(kernel=kernel):
                 return kernel in self.diagnoses
+            case ProbeRequested(request=request):
+                return request.id in self.probes
+            case ProbeMeasured(request_id=request_id):
+                return request_id in self.probed
         return False
 
     def is_pending(self, asked: Asked) -> bool:

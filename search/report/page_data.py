@@ -49,6 +49,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "variants": variants,
         "rounds": _records(frames.rounds),
         "calls": calls,
+        "probes": _probes(frames),
         "categories": _records(gains_by(frames, "category")),
         "models": _records(gains_by(frames, "model")),
         "failures": _failures(frames),
@@ -139,6 +140,22 @@ def _diagnosis(found: Diagnosis) -> Any:
         {name: getattr(found, name) for name in fields}
         | {"findings": findings, "times": times, "figures": list(found.figures())}
     )
+
+
+def _probes(frames: RunFrames) -> list[dict[str, Any]]:
+    """The probes in the order in which they were asked for."""
+    state = frames.progress.state
+    results = {id: each.probe for id, each in state.probed.items()}
+    return [
+        {
+            "round": each.round,
+            "base": each.base,
+            "question": each.question,
+            "what": each.what,
+            "result": found.text() if (found := results.get(each.id)) else "not written",
+        }
+        for each in state.probes.values()
+    ]
 
 
 def _failures(frames: RunFrames) -> list[dict[str, Any]]:

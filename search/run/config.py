@@ -65,6 +65,10 @@ class RunConfig(RunFolderConfig):
         "off",
         "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",
     )
+    probes: int = option(
+        0,
+        "probes that a model may ask for per round, next to its ideas: kernels that are only timed; 0: none",
+    )
     device: str = option("auto", DEVICE_HELP)
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)

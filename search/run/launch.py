@@ -52,7 +52,7 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     if config.resume is None and not any(each.startswith("proposer=") for each in given):
         chosen.append("proposer: playbook, the built-in catalogue of ideas (proposer=llm asks a model)")
     positive(config, "rounds", "ideas", "branch")
-    positive(config, "repairs", "comparisons", least=0)
+    positive(config, "repairs", "comparisons", "probes", least=0)
     _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)

@@ -97,6 +97,7 @@ class SearchSpec:
                 history=self.history,
                 repairs=self.repairs,
                 diagnoser=diagnoser,
+                probes=int(self.config.get("probes", 0)),
             )
         except ValueError as error:
             raise UsageError(first_line(error)) from error

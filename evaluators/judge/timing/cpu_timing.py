@@ -90,6 +90,7 @@ class CpuRunnerClient(RunnerClient):
             stand_in=stand_in,
             deliver=not self.buffers.fetches,
             keep=self.keeps,
+            probe=self.probes,
         ).message()
         self.buffers.show_one(batch.memory, call)
         leaders = process_tree.spread_threads(self._family)
@@ -108,7 +109,7 @@ class CpuRunnerClient(RunnerClient):
 
     def _fetch(self, call: int, addresses: list[int] | None) -> None:
         """See `RunnerClient`. The runner is stopped."""
-        if not self.buffers.fetches:
+        if self.probes or not self.buffers.fetches:
             return
         views = self.buffers.output_views[call]
         if addresses is None or len(addresses) != len(views):

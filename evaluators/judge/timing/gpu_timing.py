@@ -188,7 +188,13 @@ class GpuRunnerClient(RunnerClient):
         self.buffers.rehearse_sampling(calls)
         self._synchronize()
         with self._awake():
-            order = replace(order, seeds=batch.seeds, turn=self.buffers.next_turn(), keep=self.keeps)
+            order = replace(
+                order,
+                seeds=batch.seeds,
+                turn=self.buffers.next_turn(),
+                keep=self.keeps,
+                probe=self.probes,
+            )
             self._channel.send(order.message())
             queued = self._answer_within(self._patience_s(order), batch)
             self.late, self._is_warm = not queued, True

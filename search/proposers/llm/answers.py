@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,18 @@ class Sketch:
     library_entry: str = ""
 
 
-def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of an answer with ideas, in the form that both providers' strict modes accept."""
+@dataclass(frozen=True, kw_only=True)
+class ProbeSketch:
+    """A probe as a model asks for it (see `ProbeRequest`)."""
+
+    question: str
+    what: str
+    base: str
+
+
+def ideas_schema(seed_id: str, entry_ids: Sequence[str], *, probes: bool = False) -> dict[str, Any]:
+    """The JSON schema of an answer with ideas, in the form that both providers' strict modes accept.
+    `probes`: whether the answer also lists probes."""
     fields = {
         "text": {"type": "string"},
         "category": {"type": "string", "enum": [category.value for category in Category]},
@@ -59,11 +69,20 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
         "seed": {"type": "string", "enum": [seed_id]},
         "library_entry": {"type": "string", "enum": ["", *entry_ids]},
     }
-    idea = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    lists = {"ideas": {"type": "array", "items": _object(fields)}}
+    if probes:
+        text: dict[str, Any] = {"type": "string"}
+        base = {**text, "enum": list(dict.fromkeys([seed_id, "", *entry_ids]))}
+        lists["probes"] = {"type": "array", "items": _object({"question": text, "what": text, "base": base})}
+    return _object(lists)
+
+
+def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with exactly these fields."""
     return {
         "type": "object",
-        "properties": {"ideas": {"type": "array", "items": idea}},
-        "required": ["ideas"],
+        "properties": dict(fields),
+        "required": list(fields),
         "additionalProperties": False,
     }
 
@@ -83,6 +102,28 @@ def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
             return ideas
         reason = "the answer has no idea: each needs a `text`"
     raise ValueError(reason or "the answer is not JSON")
+
+
+def read_probes(text: str, seed_id: str, entry_ids: Sequence[str]) -> list[ProbeSketch]:
+    """The probes that an answer asks for next to its ideas. One without a question or a description is left
+    out; one of an unknown kernel is a probe of the seed."""
+    for candidate in _json_candidates(_without_thinking(text)):
+        try:
+            data = json.loads(candidate)
+        except (ValueError, RecursionError):
+            data = _mended(candidate)
+        if isinstance(data, dict) and isinstance(data.get("probes"), list):
+            stated = (each for each in data["probes"] if isinstance(each, dict))
+            found = (
+                ProbeSketch(
+                    question=_line(each.get("question")),
+                    what=_line(each.get("what")),
+                    base=each["base"] if each.get("base") in ("", *entry_ids) else seed_id,
+                )
+                for each in stated
+            )
+            return [each for each in found if each.question and each.what]
+    return []
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:
@@ -231,15 +272,21 @@ def _json_items(text: str) -> list[Any]:
         return _items(json.loads(text))
     except (ValueError, RecursionError) as error:
         reason = ValueError(f"the answer is not JSON: {error}")
-    text = text.strip()
-    if not text.startswith(("{", "[")) or text.count("[") + text.count("{") > MOST_BRACKETS:
-        raise reason
-    items = _items(json_repair.loads(text, skip_json_loads=True))
-    if items and not text.endswith(("}", "]")):
+    data = _mended(text)
+    items = _items(data) if data is not None else []
+    if items and not text.rstrip().endswith(("}", "]")):
         items = items[:-1]  # cut off in the middle of the last one
     if not items:
         raise reason
     return items
+
+
+def _mended(text: str) -> Any:
+    """What JSON with faults says; None if it cannot be read."""
+    text = text.strip()
+    if not text.startswith(("{", "[")) or text.count("[") + text.count("{") > MOST_BRACKETS:
+        return None
+    return json_repair.loads(text, skip_json_loads=True)
 
 
 def _items(data: Any) -> list[Any]:

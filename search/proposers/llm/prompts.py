@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
 from search.proposers.llm.measured_history import MeasuredHistory, share_room
+from search.records.probe_request import ProbeRequest
 from search.records.tree import Category, Idea, Seed, Variant
 
 if TYPE_CHECKING:
@@ -125,9 +126,12 @@ class Prompts:
         repeated: Sequence[str] = (),
         *,
         summary: bool = False,
+        probes: int = 0,
+        probed: str = "",
     ) -> str:
         """Asks for `count` ideas for the seed, each with `variants` kernels. `repeated` are texts that were
-        proposed but are too close to earlier ideas; `summary` gives the history less room."""
+        proposed but are too close to earlier ideas; `summary` gives the history less room. At most `probes`
+        probes may be asked for; `probed` are the findings of earlier ones."""
         others = [entry for entry in entries if seed is None or entry.id != seed.id]
         sources = share_room({each.id: each.kernel.source.rstrip() for each in others}, ENTRY_CHARACTERS)
         tried = evidence.tried(seed, summary=summary)
@@ -143,6 +147,8 @@ class Prompts:
             entries=[_seed(each, evidence, sources[each.id]) for each in others],
             categories=[category.value for category in Category],
             repeated=list(repeated),
+            probes=probes,
+            probed=probed,
         )
 
     def code(
@@ -190,6 +196,19 @@ class Prompts:
         }
         about = self._about(problem, facts, None, evidence)
         return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)
+
+    def probe(
+        self,
+        problem: Problem,
+        facts: Mapping[str, str],
+        request: ProbeRequest,
+        base: Seed | None,
+        evidence: MeasuredHistory,
+    ) -> str:
+        """Asks for the kernel of a probe that changes the kernel `base`."""
+        about = self._about(problem, facts, base, evidence)
+        edits = self._edits and base is not None
+        return self._render("probe.md", **about, request=request, own=[(1, "")], edits=edits)
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""

@@ -6,19 +6,30 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
-from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernels
+from search.proposers.llm.answers import (
+    ProbeSketch,
+    Sketch,
+    ideas_schema,
+    read_ideas,
+    read_kernel,
+    read_kernels,
+    read_probes,
+)
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
+from search.proposers.llm.probe_findings import probe_findings
 from search.proposers.llm.prompts import Prompts
 from search.protocols import NoUsableAnswer, ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
 from search.records.model_calls import LLM, CallFailed, OutOfService, Purpose, Question
+from search.records.probe_request import ProbeRequest
 from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, shown_history, speedups_of
 
 logger = logging.getLogger(__name__)
@@ -76,6 +87,7 @@ class LLMProposer:
             languages=[languages] if isinstance(languages, str) else languages or (),
         )
         self._run: RunContext | None = None
+        self._probes: list[ProbeRequest] = []
 
     def refusal(self, problem: Problem) -> str | None:
         """The refusal of the first model that cannot be called."""
@@ -216,6 +228,8 @@ class LLMProposer:
         seed = expansion.seed
         ranking = run.state.tree.before(expansion.round).ranking
         evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses)
+        earlier = sum(each.round == expansion.round for each in run.state.probes.values())
+        probes = max(run.probes - earlier, 0)
         prompt = self._prompts.ideas(
             problem,
             run.facts,
@@ -226,13 +240,40 @@ class LLMProposer:
             expansion.variants,
             turned_down,
             summary=run.history == "summary",
+            probes=probes,
+            probed=probe_findings(run.state, run.entries, evidence, expansion.round),
         )
         return Question(
             purpose=Purpose.IDEAS,
             system=self._prompts.system(),
             prompt=prompt,
             about=f"round {expansion.round}",
-            schema=ideas_schema(seed.id if seed else "", [entry.id for entry in entries]),
+            schema=ideas_schema(seed.id if seed else "", [entry.id for entry in entries], probes=probes > 0),
+        )
+
+    def take_probes(self) -> list[ProbeRequest]:
+        """See `ProbeProposer`."""
+        taken, self._probes = self._probes, []
+        return taken
+
+    async def write_probe(self, problem: Problem, request: ProbeRequest, base: Seed | None) -> Kernel | None:
+        """Makes one call, to the model that asked for the probe or, if it is out of service, to another."""
+        source = base.kernel.source if base else ""
+        question = self.probe_question(problem, request, base)
+        try:
+            return (await self._ask(request.model, question, partial(read_kernel, seed=source)))[1]
+        except CallFailed as error:
+            logger.info("probe %s was not written: %s", request.id, error)
+            return None
+
+    def probe_question(self, problem: Problem, request: ProbeRequest, base: Seed | None) -> Question:
+        """The question for a probe's kernel."""
+        run = self._context
+        earlier = run.state.tree.before(request.round)
+        evidence = MeasuredHistory(earlier.history(), run.entries, earlier.ranking)
+        prompt = self._prompts.probe(problem, run.facts, request, base, evidence)
+        return Question(
+            purpose=Purpose.PROBE, system=self._prompts.system(), prompt=prompt, about=f"probe {request.id}"
         )
 
     def code_question(
@@ -278,7 +319,15 @@ class LLMProposer:
         question = self.ideas_question(problem, expansion, history, count, turned_down)
         entries = [entry.id for entry in self._context.entries] if self._library else []
         wanted = self.models[name].name
-        answered, sketches = await self._ask(wanted, question, lambda text: read_ideas(text, entries))
+        seed_id = expansion.seed.id if expansion.seed else ""
+
+        def read(text: str) -> tuple[list[Sketch], list[ProbeSketch]]:
+            return read_ideas(text, entries), read_probes(text, seed_id, entries)
+
+        answered, (sketches, probes) = await self._ask(wanted, question, read)
+        self._probes += [
+            ProbeRequest(round=expansion.round, model=answered.name, **asdict(each)) for each in probes
+        ]
         return answered, sketches[:count]
 
     def _admit(

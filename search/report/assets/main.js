@@ -27,6 +27,9 @@ function tables() {
   const row = (name, each) => [name, each.ideas, each.variants, each.correct, each.new_bests, times(each.best_speedup),
     times(each.gain), times(each.on_path), ...(paid ? [dollars(each.dollars)] : [])];
   table("categories", ["category", ...columns], data.categories.map((each) => row(each.category, each)), [0]);
+  byId("probes-frame").hidden = !data.probes.length;
+  table("probes", ["round", "kernel", "question", "what was timed", "result"], data.probes.map((each) => [each.round, shortId(each.base),
+    each.question, each.what, each.result]), [2, 3, 4]);
   byId("models").hidden = !data.models.length;
   table("models", ["model", ...columns], data.models.map((each) => row(each.model, each)), [0]);
 }

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluators.judge.candidate_evaluation import CandidateEvaluation, Samples
+from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.staging import Batch
+from evaluators.judge.timing.paired_sampling import Samples
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Block, Plan
 
@@ -80,9 +81,9 @@ def test_a_block_has_as_many_calls_as_could_be_queued(
         return Block(calls=calls, wall_ms=calls * call_ms)
 
     monkeypatch.setattr(candidate_evaluation._correctness_checks, "timed_block", timed_block)
-    assert candidate_evaluation._block_calls(rough_ms) == expected
+    assert candidate_evaluation._sampling._block_calls(rough_ms) == expected
     assert expected in tried or expected == room
-    assert candidate_evaluation._eager_calls <= room
+    assert candidate_evaluation._sampling.eager_calls <= room
 
 
 def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +94,9 @@ def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyP
     found = CandidateEvaluation(session, QueueingRunner(256), plan, "", thorough=False, say=str)  # type: ignore[arg-type]
     eager, kernel = ([Block(calls=100, wall_ms=100 * each + 0.5)] * 8 for each in (0.01, 0.005))
     samples = Samples(calls=100, kernel=kernel, eager=eager)
-    monkeypatch.setattr(found, "_block_calls", lambda call_ms: 100)
-    monkeypatch.setattr(found, "_sample", lambda calls: samples)
-    found._before = eager
+    monkeypatch.setattr(found._sampling, "_block_calls", lambda call_ms: 100)
+    monkeypatch.setattr(found._sampling, "_sample", lambda calls: samples)
+    found._sampling.before = eager
     session.calibration = SimpleNamespace(  # type: ignore[assignment]
         queues=True,
         lower_overhead=lambda: setattr(session, "overhead_ms", 0.5),
@@ -103,6 +104,6 @@ def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyP
         credible_ms=lambda before_ms, calls: 1.1 * max(before_ms),
         sabotage=lambda before_ms, beside_ms, calls: None if before_ms == beside_ms[:8] else "slower",
     )
-    timing = found._checked(found._measure(0.005))
+    timing = found._checked(found._sampling.measure(0.005))
     assert timing.speedup == pytest.approx(2.0)
     assert timing.eager_ms == pytest.approx(0.01)

@@ -99,7 +99,8 @@ def test_the_baselines_failure_is_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
     assert found.status is Status.CRASHED
     assert "it uses 40 GiB of the device's memory" in found.log
     early = evaluation_of(Memory(60), monkeypatch)
-    monkeypatch.setattr(early, "_time_baseline", lambda: early._correctness_checks.begin(early._plan))
+    begin = early._correctness_checks.begin
+    monkeypatch.setattr(early._sampling, "time_baseline", lambda: begin(early._sampling.plan))
     with pytest.raises(torch.OutOfMemoryError):  # no kernel has been loaded
         early.verdict()
     own = evaluation_of(Memory(20), monkeypatch, CandidateRefused(Status.RUNTIME_ERROR, NO_MEMORY)).verdict()

@@ -19,6 +19,7 @@ from evaluators.runner.messages import (
     Failed,
     HandIn,
     HandInKept,
+    HandInTimestamps,
     Import,
     KeptHandedIn,
     Load,
@@ -29,6 +30,7 @@ from evaluators.runner.messages import (
     Restore,
     RunCalls,
     RunnerAnswer,
+    TimestampsHandedIn,
     TraceCalls,
     order_of,
 )
@@ -63,9 +65,11 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
             chain=True,
             wait=True,
             keep=True,
+            probe=True,
         ),
         HandIn(place=2, call=0),
         HandInKept(call=0, deliver=True, release=True),
+        HandInTimestamps(marks=3),
         Change(how=WeightChange(seed=5, turn=(1, 2), buffers=("a",)), forms=[["w", [3]]], buffers=[["a", 1]]),
         Change(how=WeightChange(seed=5), forms=[], buffers=[]),
         Restore(),
@@ -84,6 +88,7 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         Done(outputs=[], filling_ms=0.0),
         KeptHandedIn(outputs=[8], returned_again=True, suspect=True, keeps_all=True),
         KeptHandedIn(),
+        TimestampsHandedIn(rows=[[1, -2], [0, 2**62]], workers=9),
         Changed(alike=True, buffers=["a"]),
         Counted(kernels=[("relu", 12)]),
         Failed(phase=Phase.DEVICE, error="lost", compiler=True),
@@ -107,6 +112,13 @@ def test_absent_fields_are_left_out_of_a_message() -> None:
         (Done, {"outputs": [[1]]}),
         (Done, {"filling_ms": "nought"}),
         (KeptHandedIn, {"outputs": [None]}),
+        (TimestampsHandedIn, {"rows": [[1]]}),
+        (TimestampsHandedIn, {"rows": [[1]], "workers": 0}),
+        (TimestampsHandedIn, {"rows": [1], "workers": 1}),
+        (TimestampsHandedIn, {"rows": [[1.5]], "workers": 1}),
+        (TimestampsHandedIn, {"rows": [[2**63]], "workers": 1}),
+        (TimestampsHandedIn, {"rows": [[1] * 99], "workers": 1}),
+        (TimestampsHandedIn, {"rows": [[1]] * 5000, "workers": 5000}),
         (Counted, {}),
         (Counted, {"kernels": {}}),
         (Counted, {"kernels": [["relu"]]}),
@@ -133,4 +145,4 @@ def test_unreported_weights_have_none_of_the_forms() -> None:
 
 
 def test_every_order_has_a_unique_name() -> None:
-    assert len(messages.ORDERS) == 9
+    assert len(messages.ORDERS) == 10

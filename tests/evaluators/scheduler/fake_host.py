@@ -13,6 +13,7 @@ from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.opening import Opening
+from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
 from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
@@ -24,6 +25,7 @@ CORRECT = Evaluation(
     timing=Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1),
     device_s=0.5,
 )
+TIMED = Probe(status=ProbeStatus.TIMED, times=ProbeTimes.of([1.0] * 6, [2.0] * 6), device_s=0.5)
 Act = Callable[[], Any]
 
 
@@ -129,6 +131,14 @@ class FakeHost:
             if act:
                 act()
             return [replace(CORRECT, log=f"{each.id} {thorough}") for each in kernels]
+
+    async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
+        self.used[device] += 1
+        self.archives.add(archive)
+        self.order.append((device, problem.name))
+        async with self._at("measure"), self._at(f"device {device}"):
+            act = self.measuring.pop(0) if self.measuring else None
+            return act() if act else TIMED
 
     def close(self, *, now: bool = False) -> None:
         self.closed += 1

@@ -17,6 +17,7 @@ import pytest
 from evaluators.device.child_processes import UnfitProblem
 from evaluators.isolation.scratch import scratch_root
 from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.probe import ProbeStatus
 from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
@@ -40,6 +41,7 @@ async def three_kernels(pool: Pool) -> None:
     assert [each.status for each in found] == [Status.CORRECT, Status.INCORRECT, Status.COMPILE_ERROR], found
     assert "SyntaxError" in found[2].log
     assert all(each.build_s > 0 for each in found)
+    assert (await pool.probe(PROBLEM, real(WRONG))).status is ProbeStatus.TIMED
     again = await pool.compare(PROBLEM, [real(s) for s in (WRONG, HONEST, BAD)], thorough=False)
     assert [each.status for each in again] == [Status.INCORRECT, Status.CORRECT, Status.COMPILE_ERROR], again
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from evaluators.records.diagnosis import Diagnosis, Finding, KernelTime, Level
 from evaluators.records.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import DTYPES, Kernel, Problem
 from search.records.events import (
     BestConfirmed,
@@ -21,6 +22,8 @@ from search.records.events import (
     KernelDiagnosed,
     LeadersCompared,
     ModelCalled,
+    ProbeMeasured,
+    ProbeRequested,
     RoundClosed,
     RunFinished,
     RunStarted,
@@ -32,6 +35,7 @@ from search.records.events import (
 from search.records.journal import replay
 from search.records.journal_codec import FORMAT_VERSION, Decoder, NewerFormatError, encode
 from search.records.model_calls import Cause, ModelCall, Purpose, Usage
+from search.records.probe_request import ProbeRequest
 from search.records.ranking import MEDIAN, RANKINGS
 from search.records.tree import Category, Idea, Seed, Variant
 from tests.search.fakes import kernel, search
@@ -43,6 +47,12 @@ sizes: Any = st.recursive(
     lambda inner: st.lists(inner, max_size=3).map(tuple),
 )
 
+PROBE = ProbeRequest(question="is it the stores?", what="no stores", base="seed1", round=2, model="one")
+TIMED = Probe(
+    status=ProbeStatus.TIMED,
+    times=ProbeTimes.of([1.0] * 6, [2.0] * 6),
+    trace=ProbeTrace.of(TraceMarks(names=("load",)), [[1, 5]], 1),
+)
 DIAGNOSIS = Diagnosis(
     device="NVIDIA H200",
     reached=("static", "trace"),
@@ -175,6 +185,9 @@ def runs(draw: st.DrawFn) -> list[Event]:
         RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
         LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
         KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
+        ProbeRequested(at_s=5.8, request=PROBE),
+        ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel, probe=TIMED),
+        ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=None, probe=None),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
             at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))

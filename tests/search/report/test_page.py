@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
 from search.app import report_packages
 from search.app.report_packages import missing_packages
 from search.recordings.verdicts import RECORDINGS
-from search.records.events import Event, IdeaProposed, RoundClosed
+from search.records.events import Event, IdeaProposed, ProbeMeasured, ProbeRequested, RoundClosed
+from search.records.journal import Journal
+from search.records.probe_request import ProbeRequest
 from search.report.observer import ReportObserver
 from search.report.run_frames import load_run
 from search.report.run_page import MOST_BYTES, render, write_report
@@ -170,3 +173,17 @@ def test_the_shipped_recording_has_a_report(tmp_path: Path) -> None:
     assert data["winner"]["confirmed"]
     assert ["winner", "variant 13748ec83f40, round 7, triton"] in data["run"]["closing"]
     assert not (RECORDINGS / "conv2d_h200" / "report.html").exists()
+
+
+def test_probes_have_a_table(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "probed", rounds=1, ideas=1, branch=1, lines=5)
+    assert data_of(render(load_run(run.folder)))["probes"] == []
+    asked = ProbeRequest(question=f"is it {ATTACK}?", what="no stores", base="", round=1)
+    timed = Probe(status=ProbeStatus.TIMED, times=ProbeTimes.of([1.0] * 6, [2.0] * 6))
+    with Journal(run.folder / "journal.jsonl") as journal:
+        journal.append([ProbeRequested(at_s=1.0, request=asked)])
+        journal.append([ProbeMeasured(at_s=1.0, request_id=asked.id, kernel=None, probe=timed)])
+    page = render(load_run(run.folder))
+    (row,) = data_of(page)["probes"]
+    assert row["question"] == asked.question and row["result"].startswith("1 ms a call [")
+    assert ATTACK not in page

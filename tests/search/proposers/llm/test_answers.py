@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel, read_kernels
+from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel, read_kernels, read_probes
 from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
@@ -235,3 +235,37 @@ def test_edits_that_do_not_fit(edits: str, reason: str) -> None:
 def test_the_schema_names_the_seed_and_the_entries() -> None:
     fields = ideas_schema("seed1", ENTRIES)["properties"]["ideas"]["items"]["properties"]
     assert (fields["seed"]["enum"], fields["library_entry"]["enum"]) == (["seed1"], ["", "entry1"])
+    assert "probes" not in ideas_schema("seed1", ENTRIES)["properties"]
+    asked = ideas_schema("seed1", ENTRIES, probes=True)
+    assert asked["required"] == ["ideas", "probes"]
+    assert asked["properties"]["probes"]["items"]["properties"]["base"]["enum"] == ["seed1", "", "entry1"]
+
+
+PROBES = """"probes": [
+    {"question": "Is it the\nstores?", "what": "no stores", "base": "entry1"},
+    {"question": "the loads?", "what": "no loads", "base": "unheard of"},
+    {"question": "the reference?", "what": "an empty launch", "base": ""},
+    {"question": "", "what": "nothing"}, {"what": "nothing"}, "nothing"]"""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TWO[:-1] + f", {PROBES}}}",
+        fenced(f"{{{PROBES}, {TWO[1:]}", "json") + "\nGood luck.",
+        f"{{{PROBES}, {TWO[1:-1]},}}",
+    ],
+)
+def test_probes_are_read_next_to_ideas(answer: str) -> None:
+    assert [each.text for each in read_ideas(answer, ENTRIES)] == ["Tile it.", "Fuse it."]
+    found = read_probes(answer, "seed1", ENTRIES)
+    assert [(each.question, each.base) for each in found] == [
+        ("Is it the stores?", "entry1"),
+        ("the loads?", "seed1"),
+        ("the reference?", ""),
+    ]
+
+
+@pytest.mark.parametrize("answer", [TWO, BARE, "nothing", '{"probes": "many"}', '{"probes": [' * 9000])
+def test_an_answer_without_probes_has_none(answer: str) -> None:
+    assert read_probes(answer, "seed1", ENTRIES) == []

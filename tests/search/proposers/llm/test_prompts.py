@@ -11,11 +11,16 @@ import pytest
 
 from evaluators.records.diagnosis import Diagnosis, Finding, Level
 from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
+from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
 from search.proposers.llm.measured_history import SUMMARY_CHARACTERS, TRIED_CHARACTERS, MeasuredHistory
+from search.proposers.llm.probe_findings import probe_findings
 from search.proposers.llm.prompts import Prompts
+from search.records.events import Event, ProbeMeasured, ProbeRequested
+from search.records.probe_request import ProbeRequest
 from search.records.ranking import LeaderComparison, Ranking
+from search.records.run_state import RunState
 from search.records.tree import Category, Idea, Outcome, Seed
 from tests.search.fakes import correct, failed, outcome, timing
 
@@ -301,6 +306,27 @@ GOLDEN = Path(__file__).with_name("golden")
 """Whole prompts, to be read by a person when they change: IDEATREE_GOLDEN=write renders them anew."""
 
 
+PROBE = ProbeRequest(
+    question="Is it limited by its stores?", what="the same kernel without stores", base="seed1", round=1
+)
+
+
+def probe_events() -> list[Event]:
+    """Two probes of the first round: one with a timeline, and one that failed; and one of the second."""
+    lost = replace(PROBE, question="Is it the launch?", what="an empty launch", base="")
+    later = replace(PROBE, round=2)
+    trace = ProbeTrace.of(TraceMarks(names=("load", "store"), unit="ns"), [[10, 410, 450]], 1)
+    times = ProbeTimes.of([0.2, 0.21, 0.19, 0.2, 0.2, 0.2], [1.5] * 6)
+    timed = Probe(status=ProbeStatus.TIMED, times=times, trace=trace)
+    failure = Probe.failed(Status.COMPILE_ERROR, "main.cpp:3:5: error: expected ';'")
+    return [
+        *(ProbeRequested(at_s=1.0, request=each) for each in (PROBE, lost, later)),
+        ProbeMeasured(at_s=2.0, request_id=PROBE.id, kernel=SEED.kernel, probe=timed),
+        ProbeMeasured(at_s=2.0, request_id=lost.id, kernel=SEED.kernel, probe=failure),
+        ProbeMeasured(at_s=2.0, request_id=later.id, kernel=SEED.kernel, probe=timed),
+    ]
+
+
 def rendered() -> dict[str, str]:
     """Prompts of every kind: the first of a search, later ones, for a GPU and for a CPU."""
     gpu = FACTS | {
@@ -320,7 +346,9 @@ def rendered() -> dict[str, str]:
     }
     on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), MeasuredHistory(HISTORY, [SEED, ENTRY])
     idea = replace(IDEA, variant_plans=("by float2", "by float4"))
-    gluon = Prompts(languages=["gluon"])
+    gluon, state = Prompts(languages=["gluon"]), RunState()
+    for event in probe_events():
+        state.apply(event)
     bad = outcome(
         "a", Evaluation(status=Status.INCORRECT, log="wrong on masked inputs: 3 of 100 elements")
     ).variants
@@ -335,6 +363,11 @@ def rendered() -> dict[str, str]:
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
+        "ideas_with_probes": prompts.ideas(
+            on_cpu, cpu, SEED, told, [], 2, probes=2, probed=probe_findings(state, [SEED], told, 2)
+        ),
+        "probe": prompts.probe(PROBLEM, gpu, PROBE, SEED, told),
+        "probe_cpu": prompts.probe(on_cpu, cpu, PROBE, None, told),
     }
 
 

@@ -1,0 +1,1 @@
+"""The command `ideatree probe`: times a kernel whose outputs do not matter."""
