@@ -42,7 +42,7 @@ SOURCES = (
 )
 COMMANDS = {
     "search": {"campaign", "compare", "harvest", "mcp", "optimize", "prompt", "report", "run", "app"},
-    "evaluators": {"audit", "baseline", "diagnose", "evaluate", "score", "trace", "app"},
+    "evaluators": {"audit", "baseline", "diagnose", "evaluate", "score", "serve", "trace", "app"},
     "kernel_library": {"add", "export", "list", "show", "verify", "app"},
 }
 """Packages that may use what commands use."""
