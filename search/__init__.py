@@ -4,7 +4,7 @@ Where to look, from the commands down to the records; each file says more at its
 
     commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/: each has a __main__
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
-                  local_diagnoser
+                  local_diagnoser, queued_search
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
@@ -21,7 +21,7 @@ Where to look, from the commands down to the records; each file says more at its
                   overrides, plug_ins, report_packages
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
                   session (records, budget, confirmation), run_folder, in_flight, faults (of plug-ins),
-                  agent (steered from outside), diagnoses, library_seeds, library_winner
+                  agent (steered from outside), outside_watch, diagnoses, library_seeds, library_winner
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;
@@ -31,5 +31,6 @@ Where to look, from the commands down to the records; each file says more at its
     models/       calls to language models: client (budget, retries, waiting, record), service (whether a
                   model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
-                  (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices)
+                  (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices),
+                  outside (what others have to answer)
 """
