@@ -2,11 +2,13 @@
 
 Where to look, from the commands down to the records; each file says more at its top. Imports point down:
 
-    commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/: each has a __main__
+    commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/, queue/: each has a
+                  __main__
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
                   local_diagnoser, queued_search
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
+    queue/        waiting (what each search of a queue waits for)
     prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page

@@ -27,5 +27,5 @@ class Awaited:
         found = []
         for what, each in (("an answer", self.answers), ("a device", self.verdicts)):
             if each:
-                found += [f"{len(each)} await {what}:", *(f"    {line}" for line in each)]
+                found += [f"awaiting {what} ({len(each)}):", *(f"    {line}" for line in each)]
         return found

@@ -86,6 +86,11 @@ class Mailbox:
         """The files of the questions that wait for an answer."""
         return sorted(map(str, self._awaited))
 
+    def open_questions(self) -> list[Path]:
+        """The files of this run's questions without an answer. Call `begin` first."""
+        assert self._folder is not None, "begin() comes first"
+        return _open_questions(self._folder)
+
     def begin(self, folder: Path) -> None:
         """Chooses the folder of this run's questions."""
         run = folder.resolve()
@@ -169,16 +174,17 @@ class Mailbox:
         root = self._shared or self._folder
         folders = sorted(root.iterdir()) if self._shared else [root]
         open_questions = [
-            path.relative_to(root).as_posix()
-            for folder in folders
-            for path in _questions(folder)
-            if not path.with_suffix(".answer.md").exists()
+            path.relative_to(root).as_posix() for folder in folders for path in _open_questions(folder)
         ]
         write_atomically(root / INDEX, "".join(f"{each}\n" for each in open_questions))
 
 
 def _questions(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*.md") if not path.stem.endswith(".answer"))
+
+
+def _open_questions(folder: Path) -> list[Path]:
+    return [path for path in _questions(folder) if not path.with_suffix(".answer.md").exists()]
 
 
 def _is_closed(answer: Path) -> bool:

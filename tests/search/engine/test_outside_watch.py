@@ -161,7 +161,7 @@ def test_a_search_waits_for_an_answer_and_a_verdict_and_says_so(tmp_path: Path) 
     assert engine.blocked_on is not None
     assert [len(engine.blocked_on.answers), len(engine.blocked_on.verdicts)] == [1, 1]
     lines = "\n".join(engine.blocked_on.lines())
-    assert "1 await an answer:" in lines and "1 await a device:" in lines and "evaluate level1/fake" in lines
+    assert "awaiting an answer (1):" in lines and "awaiting a device (1):" in lines and "evaluate level1/fake" in lines
     assert len(list(told("[0-9]*.md"))) == 5
 
 
