@@ -13,9 +13,10 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.queue.queue_folder import QueueFolder
@@ -73,12 +74,15 @@ class QueueEvaluator:
         self._kind = device
         self.search = f"unnamed-{uuid.uuid4().hex[:12]}"
         self._answered: Counter[Question] = Counter()
+        self._facts: dict[str, str] = {}
         self._waiting: dict[str, DeviceRequest] = {}
         """The requests, by id, that had no verdict when it was last looked for."""
         self._verdicts: set[str] = set()
         self._looked_s = -float("inf")
 
-    def for_search(self, search: str, answered: Iterable[Question] = ()) -> QueueEvaluator:
+    def for_search(
+        self, search: str, answered: Iterable[Question] = (), facts: Mapping[str, str] | None = None
+    ) -> QueueEvaluator:
         """The evaluator of one search.
 
         Args:
@@ -86,16 +90,27 @@ class QueueEvaluator:
                 search was not running.
             answered: The questions whose answers the search has recorded: asking one again is a new
                 measurement.
+            facts: The facts of device and software that the search has recorded: it stays pinned to that
+                device.
+
+        Raises:
+            UsageError: The facts are those of another device than the one named.
         """
+        facts = facts or {}
+        if self._kind and facts.get("device", self._kind) != self._kind:
+            raise UsageError(
+                f"pool.device={self._kind}: the search was measured on {facts['device']}; leave pool.device "
+                "out, or start a new run"
+            )
         own = QueueEvaluator(
             settings=self._settings,
             path=str(self._folder.path),
-            device=self._kind,
+            device=facts.get("device", self._kind),
             trusted=True,  # checked when this one was made
             outstanding=self.outstanding,
             look_every_s=self._look_every_s,
         )
-        own.search, own._answered = search, Counter(answered)
+        own.search, own._answered, own._facts = search, Counter(answered), dict(facts)
         return own
 
     def awaited(self) -> list[str]:
@@ -103,7 +118,10 @@ class QueueEvaluator:
         return [f"{each.id} {each.title}" for each in self._waiting.values()]
 
     async def describe(self, problem: Problem) -> dict[str, str]:
-        """See `KernelEvaluator`. Pins the search to the device that answers."""
+        """See `KernelEvaluator`. Pins the search to the device that answers, unless it is pinned by its
+        records."""
+        if self._facts:
+            return dict(self._facts)
         verdict = await self._ask(Operation.DESCRIBE, problem)
         self._kind = self._kind or verdict.device
         return dict(verdict.facts)

@@ -92,7 +92,7 @@ class QueueFolder:
         return any(id in self.answered(search) for search in _searches(self.verdicts))
 
     def verdict(self, request: DeviceRequest) -> DeviceVerdict:
-        """The verdict on a request. Raises BadVerdict for one that was altered, or that is none on it, and
+        """The verdict on a request. Raises BadVerdict for one that was altered, or that does not fit it, and
         OSError."""
         path = self._verdict_of(request.search, request.id)
         verdict = DeviceVerdict.read(path.read_text(encoding="utf-8", errors="replace"))

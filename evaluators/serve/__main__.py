@@ -169,16 +169,21 @@ def _source(chosen: ServeOptions, name: str) -> RequestSource:
 
 def _identity(chosen: ServeOptions, name: str) -> tuple[DeviceIdentity, int]:
     """The worker's identity, and the number of requests to work on at a time. Raises UsageError."""
-    gpus = [] if chosen.device == "cpu" else visible_gpus()
-    if gpus:
-        try:
-            kind = first_gpu(confinement.clean_environment()).name
-        except OSError as error:
-            raise UsageError(str(error)) from error
-        return DeviceIdentity(worker=name, device="cuda", kind=kind), len(gpus) + (os.cpu_count() or 1)
-    if chosen.device == "cuda":
-        raise UsageError("device is cuda, but torch finds no GPU here; use device=cpu or device=auto")
-    return DeviceIdentity(worker=name, device="cpu", kind=cpu_name()), 2
+    if chosen.device == "cpu" or not _has_gpu():
+        if chosen.device == "cuda":
+            raise UsageError("device is cuda, but torch finds no GPU here; use device=cpu or device=auto")
+        return DeviceIdentity(worker=name, device="cpu", kind=cpu_name()), 2
+    try:
+        kind = first_gpu(confinement.clean_environment()).name
+    except OSError as error:
+        raise UsageError(str(error)) from error
+    return DeviceIdentity(worker=name, device="cuda", kind=kind), len(visible_gpus()) + (os.cpu_count() or 1)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _say(text: str) -> None:

@@ -256,7 +256,8 @@ def _stopped_by_signals(engine: Engine, console: Console) -> Iterator[None]:
     loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
 
     def stop() -> None:
-        count = engine.session.work.count("evaluate", "compare")
+        waits = engine.session.grace_s > 0
+        count = engine.session.work.count("evaluate", "compare") if waits else 0
         what = f"finishing {count} measurement{'s' * (count != 1)}" if count else "closing the run"
         say(console, f"{what}; press Ctrl-C again to stop immediately")
         engine.request_stop("interrupted")

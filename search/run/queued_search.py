@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from evaluators.base.atomic_write import write_if_new
@@ -14,7 +14,7 @@ from evaluators.queue.requests import Operation
 from evaluators.records.problem import Problem
 from search.engine.outside_watch import LOOK_EVERY_S
 from search.protocols import KernelEvaluator
-from search.records.events import BestConfirmed, Event, LeadersCompared, VariantEvaluated
+from search.records.events import BestConfirmed, Event, LeadersCompared, RunStarted, VariantEvaluated
 from search.records.outside import Awaited, WaitsOutside
 
 NAME = "queue_name.txt"
@@ -38,10 +38,12 @@ def queue_name(folder: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def for_this_search(shared: QueueEvaluator, folder: Path, past: Iterable[Event]) -> QueueEvaluator:
+def for_this_search(shared: QueueEvaluator, folder: Path, past: Sequence[Event]) -> QueueEvaluator:
     """The evaluator of the search in a run folder with these events. Verdicts that arrived while the search
-    was not running are found; those in its journal are not given again. Raises OSError."""
-    return shared.for_search(queue_name(folder), _answered(past))
+    was not running are found; those in its journal are not given again. A search stays with its device.
+    Raises OSError, and UsageError for another device."""
+    facts = next((each.environment for each in past if isinstance(each, RunStarted)), {})
+    return shared.for_search(queue_name(folder), _answered(past), facts)
 
 
 def _answered(past: Iterable[Event]) -> Iterator[Question]:

@@ -20,6 +20,7 @@ from rich.console import Console
 from evaluators.app.command import build, compose_config, require_all, say
 from evaluators.app.device_config import host_of, host_or_queue, settle_device
 from evaluators.app.suite_config import sizes_in
+from evaluators.base.usage_error import UsageError
 from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.scheduler.pool import Pool
 from search.app.run_folders import page_at_the_end
@@ -100,6 +101,8 @@ class SearchRunner:
             config.seed = planned.seed
         config.device = self.device
         require_all(config)
+        if config.until != "end":
+            raise UsageError(f"until={config.until} is for ideatree run; leave it out")
         if planned.sizes:
             source = build(config.problem, device=self.device).source
             OmegaConf.update(config, "problem.sizes", sizes_in(source, planned.sizes), force_add=True)

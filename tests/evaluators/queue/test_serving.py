@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem
 from evaluators.device.settings import Settings
 from evaluators.queue.archive import import_verdicts, pack, packed
@@ -104,6 +105,23 @@ def test_a_verdict_of_another_kind_is_refused_and_asked_again(
 
     asyncio.run(asked())
     assert "comes from other; the search is pinned to fake" in caplog.text
+
+
+def test_a_search_stays_with_the_device_that_it_has_recorded(tmp_path: Path) -> None:
+    """It needs no worker to tell it."""
+
+    async def ask(evaluator: QueueEvaluator) -> None:
+        assert await evaluator.describe(ON_GPU) == {"device": "NVIDIA H200"}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(evaluator.evaluate(ON_GPU, kernel()), 0.02)
+
+    made = QueueEvaluator(settings=Settings(), path=str(tmp_path))
+    asyncio.run(ask(made.for_search("one", facts={"device": "NVIDIA H200"})))
+    folder = QueueFolder(tmp_path)
+    assert [folder.read(each).kind for each in folder.pending()] == ["NVIDIA H200"]
+    other = QueueEvaluator(settings=Settings(), path=str(tmp_path), device="NVIDIA L4")
+    with pytest.raises(UsageError, match="NVIDIA L4: the search was measured on NVIDIA H200"):
+        other.for_search("one", facts={"device": "NVIDIA H200"})
 
 
 @pytest.mark.parametrize(("breakdowns", "status"), [(8, Status.CORRECT), (9, Status.INFRASTRUCTURE_ERROR)])

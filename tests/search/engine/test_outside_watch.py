@@ -60,7 +60,7 @@ def advanced(run: Path, **parts: Any) -> tuple[RunFinished, Engine]:
 def queued(run: Path, queue: Path) -> QueueEvaluator:
     shared = QueueEvaluator(settings=Settings(), path=str(queue), look_every_s=0.01)
     journal = run / "journal.jsonl"
-    return for_this_search(shared, run, replay(journal) if journal.exists() else ())
+    return for_this_search(shared, run, list(replay(journal)) if journal.exists() else ())
 
 
 def serve(
@@ -161,7 +161,11 @@ def test_a_search_waits_for_an_answer_and_a_verdict_and_says_so(tmp_path: Path) 
     assert engine.blocked_on is not None
     assert [len(engine.blocked_on.answers), len(engine.blocked_on.verdicts)] == [1, 1]
     lines = "\n".join(engine.blocked_on.lines())
-    assert "awaiting an answer (1):" in lines and "awaiting a device (1):" in lines and "evaluate level1/fake" in lines
+    assert (
+        "awaiting an answer (1):" in lines
+        and "awaiting a device (1):" in lines
+        and "evaluate level1/fake" in lines
+    )
     assert len(list(told("[0-9]*.md"))) == 5
 
 
