@@ -41,7 +41,18 @@ SOURCES = (
     "search.optimize.installation.runtime",
 )
 COMMANDS = {
-    "search": {"campaign", "compare", "harvest", "mcp", "optimize", "prompt", "queue", "report", "run", "app"},
+    "search": {
+        "campaign",
+        "compare",
+        "harvest",
+        "mcp",
+        "optimize",
+        "prompt",
+        "queue",
+        "report",
+        "run",
+        "app",
+    },
     "evaluators": {"audit", "baseline", "diagnose", "evaluate", "score", "serve", "trace", "app"},
     "kernel_library": {"add", "export", "list", "show", "verify", "app"},
 }
