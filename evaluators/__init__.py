@@ -2,11 +2,14 @@
 
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
-    commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score), trace/: each
-                  has a __main__
+    commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score), trace/, serve/ (a
+                  worker of a queue): each has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
                   completion, config_errors, words (quoted for Hydra), suite_config, device_config,
                   kernel_file, verdict_report (a verdict in words)
+    queue/        a queue in a folder that machines share: requests, verdicts, queue_folder (its files),
+                  leases (who works on what), turns (fairness between searches), queue_evaluator (for
+                  searches), serving (a worker) from sources, archive (pack and import)
     profiling/    what a kernel's profile means: facts of its levels, read by binaries (occupancy),
                   vectorization, launches and counters; rules (the table; evidence, code_checks,
                   trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs

@@ -23,6 +23,7 @@ GROUPS = {
         "campaign": ("search.campaign", "search for faster kernels for many problems under one budget"),
         "compare": ("search.compare", "compare search strategies at equal budget"),
         "optimize": ("search.optimize", "profile a model and replace its slow parts with faster kernels"),
+        "queue": ("search.queue", "show, pack and unpack the requests that await a device elsewhere"),
         "mcp": ("search.mcp", "let a coding agent run the search, as an MCP server"),
         "prompt": ("search.prompt", "print the prompt that a language model would get"),
         "report": ("search.report", "write the HTML report of a run, comparison, campaign or profile"),

@@ -2,11 +2,13 @@
 
 Where to look, from the commands down to the records; each file says more at its top. Imports point down:
 
-    commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/: each has a __main__
+    commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/, queue/: each has a
+                  __main__
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
-                  local_diagnoser
+                  local_diagnoser, queued_search
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
+    queue/        waiting (what each search of a queue waits for)
     prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page
@@ -21,7 +23,7 @@ Where to look, from the commands down to the records; each file says more at its
                   overrides, plug_ins, report_packages
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
                   session (records, budget, confirmation), run_folder, in_flight, faults (of plug-ins),
-                  agent (steered from outside), diagnoses, probes, library_seeds,
+                  agent (steered from outside), outside_watch, diagnoses, probes, library_seeds,
                   library_winner
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
@@ -33,5 +35,5 @@ Where to look, from the commands down to the records; each file says more at its
                   model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
                   (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices),
-                  probe_request
+                  probe_request, outside (what others have to answer)
 """

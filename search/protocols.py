@@ -262,7 +262,8 @@ class KernelEvaluator(Protocol):
             problem: The problem that the kernel solves.
             kernel: The kernel to judge.
             thorough: Measure longer, in a new process with new inputs, and time `torch.compile` too.
-            on_stage: Called with "building", "measuring" and the steps of the measurement as each begins.
+            on_stage: Called with "building", "measuring" and the steps of the measurement as each begins, or
+                with "waiting" if the kernel waits for another machine.
         """
         ...
 

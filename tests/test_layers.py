@@ -41,8 +41,19 @@ SOURCES = (
     "search.optimize.installation.runtime",
 )
 COMMANDS = {
-    "search": {"campaign", "compare", "harvest", "mcp", "optimize", "prompt", "report", "run", "app"},
-    "evaluators": {"audit", "baseline", "diagnose", "evaluate", "probe", "score", "trace", "app"},
+    "search": {
+        "campaign",
+        "compare",
+        "harvest",
+        "mcp",
+        "optimize",
+        "prompt",
+        "queue",
+        "report",
+        "run",
+        "app",
+    },
+    "evaluators": {"audit", "baseline", "diagnose", "evaluate", "probe", "score", "serve", "trace", "app"},
     "kernel_library": {"add", "export", "list", "show", "verify", "app"},
 }
 """Packages that may use what commands use."""

@@ -26,7 +26,7 @@ from rich.console import Console
 from evaluators.app import verdict_report as report
 from evaluators.app.command import build, command, log_to, one_of, positive, say
 from evaluators.app.config import DEVICE_HELP, NO_FOLDER, RayConfig, group, hydra_settings, section
-from evaluators.app.device_config import settle_device
+from evaluators.app.device_config import require_host, settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.option import option
@@ -138,7 +138,7 @@ async def _evaluate_once(
     on_stage: Callable[[str], None],
 ) -> Evaluation:
     try:
-        pool = Pool(host(settings=settings, on_gpu=problem.device == "cuda"))
+        pool = Pool(require_host(host(settings=settings, on_gpu=problem.device == "cuda")))
     except (ValueError, ConnectionError) as error:
         raise UsageError(first_line(error)) from error
     with pool:

@@ -35,6 +35,8 @@ class Gpu:
     """Device files to open: the GPU's own and the driver's."""
     number: int
     """Its index among this machine's GPUs; 0 if the driver does not tell."""
+    name: str = ""
+    """The name of the device, as torch reports it."""
 
     @property
     def uuid(self) -> str:
@@ -59,6 +61,7 @@ def first_gpu(environment: Mapping[str, str]) -> Gpu:
         variables={} if mig else {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid.UUID(facts['uuid'])}"},
         files=_device_files(None if mig else number),
         number=number or 0,
+        name=facts["name"],
     )
 
 
@@ -89,9 +92,16 @@ def _describe_first() -> dict[str, str]:
         _check("cuDeviceGetAttribute", (ctypes.byref(number), attribute, device))
         capability.append(str(number.value))
     identity, bus = ctypes.create_string_buffer(16), ctypes.create_string_buffer(32)
+    name = ctypes.create_string_buffer(256)
     _check("cuDeviceGetUuid_v2", (identity, device))
     _check("cuDeviceGetPCIBusId", (bus, 32, device))
-    return {"architecture": ".".join(capability), "uuid": identity.raw.hex(), "bus": bus.value.decode()}
+    _check("cuDeviceGetName", (name, 256, device))
+    return {
+        "architecture": ".".join(capability),
+        "uuid": identity.raw.hex(),
+        "bus": bus.value.decode(),
+        "name": name.value.decode(),
+    }
 
 
 def call(function: str, *arguments: Any) -> None:

@@ -97,7 +97,7 @@ def main(config: DictConfig) -> int:
     say(console, f"campaign: {shown(campaign.folder)}")
 
     async def work(on_kept: Callable[[], None]) -> CampaignRun:
-        with CampaignView(console) as view, shared_evaluator(config) as (pool, devices):
+        with CampaignView(console) as view, shared_evaluator(config, queues=True) as (pool, devices):
             sized = replace(campaign, at_once=searches_at_once(config, devices))
             run = CampaignRun(sized, pool, config.device, view.show, on_kept)
             await run.run()

@@ -13,11 +13,13 @@ from dataclasses import replace
 from evaluators.base.usage_error import UsageError
 from search.engine.diagnoses import Diagnoses
 from search.engine.faults import plug_in
+from search.engine.outside_watch import OutsideWatch
 from search.engine.pipeline import Pipeline, parent_of
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
 from search.protocols import Diagnoser, Proposer, RunContext, Strategy, View, expansions_of_a_round
 from search.records.events import RunFinished
+from search.records.outside import Awaited
 from search.records.tree import Expansion, drop_ins
 
 
@@ -39,6 +41,8 @@ class Engine:
         repairs: How many times a failed variant returns to the proposer, with the evaluator's log.
         writing: The number of variants being written at which the engine stops asking for more. It also
             pauses while the variants without a verdict number twice what the evaluator takes at a time.
+        stops_when_blocked: Whether to end the run when only answers in a mailbox or verdicts of a queue can
+            advance it.
         diagnoser: Profiles the best kernels and the seeds before each round of a synchronous strategy; None:
             nothing is profiled.
         probes: How many probes the proposer may ask for in a round: kernels that are only timed.
@@ -57,6 +61,7 @@ class Engine:
         history: str = "all",
         repairs: int = 0,
         writing: int = 128,
+        stops_when_blocked: bool = False,
         diagnoser: Diagnoser | None = None,
         probes: int = 0,
     ) -> None:
@@ -72,6 +77,7 @@ class Engine:
         )
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
+        self._watch = OutsideWatch(session, stops=stops_when_blocked)
         session.plug_ins += [plug_in("strategy", strategy), plug_in("proposer", proposer)]
 
     async def run(self) -> RunFinished:
@@ -85,9 +91,15 @@ class Engine:
             OSError: If the journal cannot be written.
         """
         try:
-            return await self._run()
+            async with self._watch.watching():
+                return await self._run()
         finally:
             self.session.close()
+
+    @property
+    def blocked_on(self) -> Awaited | None:
+        """What the run waited for, if it ended because only others can advance it."""
+        return self._watch.blocked_on
 
     async def _run(self) -> RunFinished:
         session = self.session

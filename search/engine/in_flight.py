@@ -23,14 +23,17 @@ class InFlight:
         self._explain = explain
         self.stop: str | None = None
         """Why nothing new may be submitted; None as long as it may."""
+        self.stops_at_once = False
+        """Whether the stop does not wait for work in flight."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
-    def request_stop(self, reason: str) -> None:
-        """Requests a stop; only the first reason is kept. Call it in the event loop's thread."""
+    def request_stop(self, reason: str, *, at_once: bool = False) -> None:
+        """Requests a stop; only the first one counts. `at_once`: work in flight is not waited for. Call it in
+        the event loop's thread."""
         if self.stop is None:
             logger.info("stopping: %s", reason)
-            self.stop = reason
+            self.stop, self.stops_at_once = reason, at_once
             self._changed.set()
 
     def fail(self, what: str, error: BaseException) -> None:
@@ -56,11 +59,12 @@ class InFlight:
         await self._changed.wait()
 
     async def drain(self, grace_s: float) -> None:
-        """Waits for all tasks. After a stop it waits at most `grace_s` seconds, then cancels the rest."""
+        """Waits for all tasks. After a stop it waits at most `grace_s` seconds, or not at all, then cancels
+        the rest."""
         while self._tasks and self.stop is None:
             await self.changed()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
+            await asyncio.wait(self._tasks, timeout=0 if self.stops_at_once else grace_s)
         self.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -38,6 +38,7 @@ from search.records.events import (
     VariantStage,
 )
 from search.records.journal import Journal
+from search.records.outside import Awaited, WaitsOutside
 from search.records.ranking import LOWER_END
 from search.records.run_state import rebuild
 from search.records.tree import Seed, Variant
@@ -130,6 +131,8 @@ class Session:
             path=journal.path.with_name("model_calls.jsonl"),
             report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),
         )
+        self._judging = 0
+        """The number of requests to the evaluator in flight."""
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
@@ -144,6 +147,14 @@ class Session:
     def now_s(self) -> float:
         """Seconds of work on this run."""
         return self.budget.elapsed_s
+
+    def awaited(self) -> Awaited | None:
+        """The answers and verdicts that the search waits for, if nothing else can advance it."""
+        verdicts = self.evaluator.awaited() if isinstance(self.evaluator, WaitsOutside) else []
+        answers = self.model_client.awaited()
+        if answers is None or len(verdicts) < self._judging or not (answers or verdicts):
+            return None
+        return Awaited(answers=tuple(answers), verdicts=tuple(sorted(verdicts)))
 
     def start(self, *, proposer: str, strategy: str, seed: int) -> None:
         """Starts or resumes: sets the budget going and asks the library. Call `announce` next. Raises
@@ -291,23 +302,31 @@ class Session:
             limit = asyncio.timeout(self.budget.remaining_s)
 
             def on_stage(stage: str) -> None:
-                if stage == "measuring":
+                if stage in ("waiting", "measuring"):
                     limit.reschedule(None)
 
             try:
                 async with limit:
-                    return await ask(on_stage)
+                    return await self._judged(ask(on_stage))
             except TimeoutError:
                 if not limit.expired():
                     raise
                 return None
+
+    async def _judged(self, request: Awaitable[Result]) -> Result:
+        """The evaluator's answer; counts the requests in flight."""
+        self._judging += 1
+        try:
+            return await request
+        finally:
+            self._judging -= 1
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """Measures these kernels in one session; None if that gave no result or did not take place."""
         asked = frozenset(kernel.id for kernel in kernels)
         if asked in self._failed_comparisons or self.work.stop is not None or self.budget.timed_out:
             return None
-        comparing = self.evaluator.compare(self.problem, kernels)
+        comparing = self._judged(self.evaluator.compare(self.problem, kernels))
         task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
         await self.work.drain(self.grace_s)
         if task.cancelled() or task.exception() is not None:
@@ -332,9 +351,9 @@ class Session:
         return None, None
 
     async def _measure_again(self, variant: Variant) -> Evaluation | None:
-        if self.work.stop is not None and self.confirm_s <= 0:
+        if self.work.stops_at_once or (self.work.stop is not None and self.confirm_s <= 0):
             return None
-        measuring = self.evaluator.evaluate(self.problem, variant.kernel, thorough=True)
+        measuring = self._judged(self.evaluator.evaluate(self.problem, variant.kernel, thorough=True))
         task = self.work.spawn(measuring, f"confirm variant {variant.id}")
         await self.work.drain(self.confirm_s)
         if task.cancelled() or task.exception() is not None:

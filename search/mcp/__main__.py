@@ -35,7 +35,7 @@ from evaluators.app.command import (
     output_folder,
 )
 from evaluators.app.config import DEVICE_HELP, RayConfig, group, hydra_settings, section
-from evaluators.app.device_config import settle_device
+from evaluators.app.device_config import require_host, settle_device
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -239,7 +239,7 @@ class ServedSearch:
     async def _started(starting: asyncio.Future[Host]) -> Host:
         """Raises UsageError for settings that a host refuses."""
         try:
-            return await asyncio.shield(starting)
+            return require_host(await asyncio.shield(starting))
         except (ValueError, ConnectionError) as error:
             if not is_refusal(error):
                 raise

@@ -32,6 +32,7 @@ from search.records.model_calls import (
     Usage,
     storable,
 )
+from search.records.outside import WaitsOutside
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,9 @@ class ModelClient:
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._at_a_time: dict[str, asyncio.Semaphore] = {}
         self._services: dict[LLM, Service] = {}
+        self._asked = Counter[LLM]()
+        """The calls in flight."""
+        self._pauses = 0
         self._settled = asyncio.Event()
         self._announced_s = 0.0
 
@@ -151,13 +155,25 @@ class ModelClient:
         left = [model for model in given if not self._service(model).denied]
         return [model for model in left if self._service(model).may_be_asked(now_s)] or left or given
 
+    def awaited(self) -> list[str] | None:
+        """The answers that are awaited from people, a line each; None while a model is called, or is to be
+        called after a pause."""
+        waits = {model: model.awaited() if isinstance(model, WaitsOutside) else [] for model in +self._asked}
+        if self._pauses or any(len(found) < self._asked[model] for model, found in waits.items()):
+            return None
+        return sorted(line for found in waits.values() for line in found)
+
     async def pause(self, seconds: float) -> None:
         """Sleeps. Raises BudgetSpent if the run has no time left afterwards."""
         left_s = self._budget.remaining_s
-        if left_s is not None and seconds >= left_s:
-            await self._sleep(left_s)
-            raise BudgetSpent("seconds")
-        await self._sleep(seconds)
+        self._pauses += 1
+        try:
+            if left_s is not None and seconds >= left_s:
+                await self._sleep(left_s)
+                raise BudgetSpent("seconds")
+            await self._sleep(seconds)
+        finally:
+            self._pauses -= 1
 
     async def _choose(
         self, models: Sequence[LLM], given_up: Mapping[LLM, CallFailed], patience_s: float
@@ -280,11 +296,14 @@ class ModelClient:
         """Makes the call within the model's and the run's time limits."""
         remaining_s = self._budget.remaining_s
         limit_s = model.limits.timeout_s if remaining_s is None else min(remaining_s, model.limits.timeout_s)
+        self._asked[model] += 1
         try:
             async with asyncio.timeout(limit_s):
                 answer = await model.complete(question)
         except TimeoutError:
             raise CallFailed(Cause.TIMEOUT, f"no answer within {limit_s:g} s") from None
+        finally:
+            self._asked[model] -= 1
         return replace(answer, text=storable(answer.text))
 
     async def _reserve(self, most: Cost) -> None:

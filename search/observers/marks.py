@@ -32,7 +32,7 @@ MARKS = {
 BEST = Mark(glyph="★", word="best", style="bold bright_green")
 WAITING = Mark(glyph="·", word="queued", style="bright_black")
 RUNNING = Mark(glyph="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", word="runs", style="cyan")
-WAITING_STAGES = ("written", "queued")
+WAITING_STAGES = ("written", "queued", "waiting")
 WRITING = Mark(glyph="✎", word="write", style="cyan")
 REPAIR = "↻"
 STAGE_WORDS = {

@@ -50,7 +50,8 @@ class Budget:
     Args:
         rounds: Rounds to run.
         evaluations: Evaluations, not counting reused verdicts.
-        seconds: Seconds of work from `start`, including the time that earlier processes of the run used.
+        seconds: Seconds of work from `start`, including the time that earlier processes of the run used, but
+            not the time in which it stood still.
         calls: Calls to language models.
         tokens: Tokens of all calls, input and output.
         dollars: US dollars of all calls.
@@ -91,6 +92,7 @@ class Budget:
     def start(self, *, used_s: float = 0.0, evaluations: int = 0, cost: Cost = NOTHING) -> None:
         """Starts the clock, given what the run has used before (nothing for a new run)."""
         self._origin_s = self._clock() - used_s
+        self._stands_at_s: float | None = None
         self.spent, self.reserved = evaluations, 0
         self.cost_spent, self.cost_reserved = cost, NOTHING
         self._refused: str | None = None
@@ -98,7 +100,16 @@ class Budget:
     @property
     def elapsed_s(self) -> float:
         """Seconds of work on this run, including earlier processes."""
-        return self._clock() - self._origin_s
+        now_s = self._clock() if self._stands_at_s is None else self._stands_at_s
+        return now_s - self._origin_s
+
+    def stand_still(self, still: bool) -> None:
+        """Stops the clock while nothing but others can advance the run, or lets it go again."""
+        if still and self._stands_at_s is None:
+            self._stands_at_s = self._clock()
+        elif not still and self._stands_at_s is not None:
+            self._origin_s += self._clock() - self._stands_at_s
+            self._stands_at_s = None
 
     @property
     def remaining_s(self) -> float | None:

@@ -125,7 +125,8 @@ class ModelCalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantStage(Event):
-    """Where a variant is on its way to a verdict: `queued`, `building` or `measuring`. Not in the journal."""
+    """Where a variant is on its way to a verdict: `queued`, `waiting` (for the worker of a queue),
+    `building` or `measuring`. Not in the journal."""
 
     variant_id: str
     stage: str
@@ -219,7 +220,7 @@ class RunFinished(Event):
     """The run has ended.
 
     Attributes:
-        reason: Why it ended: `rounds`, `evaluations`, `seconds`, `interrupted`, `exhausted`, ...
+        reason: Why it ended: `rounds`, `evaluations`, `seconds`, `interrupted`, `exhausted`, `blocked`, ...
         best: The winner; None if no kernel was correct.
         confirmed: The winner's final measurement; None if there was none.
     """

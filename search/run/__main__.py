@@ -6,8 +6,8 @@
     ideatree run proposer=replay replay.run=search/recordings/conv2d_h200
     ideatree run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
-Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 130 when it
-was interrupted.
+Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 3 when, with
+`until=blocked`, only answers in a mailbox or verdicts of a queue can advance it, 130 when it was interrupted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.app.command import CommandCall, command, given_overrides, log_to, output_folder, say
+from evaluators.app.command import (
+    EXIT_INTERRUPTED,
+    CommandCall,
+    command,
+    given_overrides,
+    log_to,
+    output_folder,
+    say,
+)
 from search.app.resuming import replay_overrides, resume_call
+from search.engine.outside_watch import BLOCKED
 from search.records.events import RunFinished
 from search.records.journal import JournalError
 from search.run.config import RunConfig
 from search.run.launch import search, settle
 from search.run.specification import specification
+
+EXIT_BLOCKED = 3
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
@@ -50,7 +61,7 @@ def main(config: DictConfig) -> int:
 def _status(finished: RunFinished) -> int:
     if finished.reason.startswith("error"):
         return 1
-    return 130 if finished.reason == "interrupted" else 0
+    return {"interrupted": EXIT_INTERRUPTED, BLOCKED: EXIT_BLOCKED}.get(finished.reason, 0)
 
 
 if __name__ == "__main__":

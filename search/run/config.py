@@ -20,7 +20,10 @@ class BudgetConfig:
     """Limits of a run; null: no limit."""
 
     evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
-    seconds: float | None = option(None, "seconds of wall-clock time, including the proposer's thinking")
+    seconds: float | None = option(
+        None,
+        "seconds of wall-clock time, including the proposer's thinking, but no wait for a queue's verdicts",
+    )
     calls: int | None = option(None, "calls to language models, including failed ones")
     tokens: int | None = option(None, "input and output tokens of language models")
     dollars: float | None = option(None, "cost of language models, in dollars")
@@ -72,6 +75,10 @@ class RunConfig(RunFolderConfig):
     device: str = option("auto", DEVICE_HELP)
     budget: BudgetConfig = section(BudgetConfig)
     ray: RayConfig = section(RayConfig)
+    until: str = option(
+        "end",
+        "end | blocked; blocked: stop when only a mailbox's answers or a queue's verdicts are missing",
+    )
     resume: str | None = option(None, "run folder to continue")
     replay: ReplayConfig = section(ReplayConfig)
     hydra: Any = hydra_settings(RUN_FOLDER)

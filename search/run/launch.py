@@ -12,12 +12,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from evaluators.app.command import build, choose_device, one_of, positive, say
-from evaluators.app.device_config import host_of
+from evaluators.app.command import build, choose_device, one_of, positive, say, shown
+from evaluators.app.device_config import host_or_queue, is_elsewhere
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.profiling.profiler import OFF, PROFILES
+from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from search.app.resuming import recorded_run
@@ -32,17 +33,23 @@ from search.app.run_folders import (
 )
 from search.engine.engine import Engine
 from search.engine.faults import naming
+from search.engine.outside_watch import BLOCKED
 from search.engine.run_folder import finalise
 from search.protocols import Diagnoser, KernelEvaluator
 from search.records.events import RunFinished
 from search.records.journal import Journal, JournalError
+from search.records.outside import Awaited
 from search.records.run_state import RunState
 from search.records.tree import HISTORY
 from search.report.observer import ReportObserver
 from search.run.local_diagnoser import LocalDiagnoser
+from search.run.queued_search import OpeningBlocked, described, for_this_search
 from search.run.specification import SearchSpec
 
 logger = logging.getLogger(__name__)
+
+NO_GRACE = {"grace_s": 0.0, "confirm_s": 0.0}
+"""After a stop, a search does not wait for a queue: a resumed run finds the verdicts."""
 
 
 def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, list[str]]:
@@ -57,10 +64,11 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
     one_of(config, "profile", PROFILES)
-    if config.profile != OFF and config.ray.address:
+    one_of(config, "until", ("end", BLOCKED))
+    if config.profile != OFF and is_elsewhere(config):
         raise UsageError(
             f"profile={config.profile} needs the devices of this machine; set profile=off, "
-            "or leave out ray.address"
+            "or leave out ray.address and pool=folder"
         )
     check_wandb(config)
     recording = recorded_run(config)
@@ -68,7 +76,7 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
         assert recording.started is not None
         device, how = recording.started.problem.device, "the recording's"
     else:
-        device, how = choose_device(str(config.device), clustered=bool(config.ray.address))
+        device, how = choose_device(str(config.device), clustered=is_elsewhere(config))
     if config.device == "auto":
         chosen.append(f"device: {device}, {how} (device=… to change)")
     config.device = device
@@ -87,41 +95,92 @@ async def search(
     """Runs the search in the folder, or continues the run there. `signals`: whether SIGINT and SIGTERM end
     the run cleanly; `evaluator`: an open one that several searches share; `confirms`: see `Session`. Raises
     UsageError for a problem that cannot be searched and for settings that are not possible."""
-    problem, config = spec.problem, spec.config
     with naming(spec.plug_ins):
         opened, outstanding = _evaluator(spec, evaluator)
         with opened as judge:
-            with console.status(f"opening {problem.name} on {problem.device}"):
-                facts = await _described(problem, judge)
-            if config.resume is None:
-                keep_config(folder, config)
-            say(console, *start_lines(config, folder))
-            with _journal(folder / "journal.jsonl") as journal:
-                observers = observers_of(
-                    config,
-                    journal,
+            if isinstance(judge, QueueEvaluator):
+                judge = _queued(judge, spec.config, folder)
+            try:
+                return await _search(
+                    spec,
+                    folder,
                     console,
-                    spec.limits,
-                    report=ReportObserver,
-                    recorded=spec.evaluator is not None,
-                )
-                engine = spec.engine(
-                    journal,
                     judge,
-                    observers=observers,
-                    outstanding=outstanding,
-                    environment=facts,
+                    outstanding,
+                    signals=signals,
                     confirms=confirms,
                     diagnoser=_diagnoser(spec, shared=evaluator is not None),
                 )
-                with _stopped_by_signals(engine, console) if signals else contextlib.nullcontext():
-                    finished = await engine.run()
-                finalise(folder, engine.session.state)
-                if finished in journal.past:
-                    why = f"the run had already ended ({finished.reason})"
-                    say(console, f"{why}; raise a limit, e.g. rounds=…, to continue")
+            except OpeningBlocked as blocked:
+                say(console, *start_lines(spec.config, folder), *_blocked_lines(blocked.awaited, folder))
+                return RunFinished(at_s=0.0, reason=BLOCKED, best=None, confirmed=None)
+
+
+async def _search(
+    spec: SearchSpec,
+    folder: Path,
+    console: Console,
+    judge: KernelEvaluator,
+    outstanding: int,
+    *,
+    signals: bool,
+    confirms: bool,
+    diagnoser: Diagnoser | None,
+) -> RunFinished:
+    """`search` with an open evaluator, and how many kernels it is given at a time. Raises OpeningBlocked."""
+    problem, config = spec.problem, spec.config
+    with console.status(f"opening {problem.name} on {problem.device}"):
+        facts = await _described(problem, judge, waits=not spec.stops_when_blocked)
+    if config.resume is None and not isinstance(judge, QueueEvaluator):
+        keep_config(folder, config)
+    say(console, *start_lines(config, folder))
+    with _journal(folder / "journal.jsonl") as journal:
+        observers = observers_of(
+            config,
+            journal,
+            console,
+            spec.limits,
+            report=ReportObserver,
+            recorded=spec.evaluator is not None,
+        )
+        engine = spec.engine(
+            journal,
+            judge,
+            observers=observers,
+            outstanding=outstanding,
+            environment=facts,
+            confirms=confirms,
+            diagnoser=diagnoser,
+            **(NO_GRACE if isinstance(judge, QueueEvaluator) else {}),
+        )
+        with _stopped_by_signals(engine, console) if signals else contextlib.nullcontext():
+            finished = await engine.run()
+        finalise(folder, engine.session.state)
+        if finished in journal.past:
+            why = f"the run had already ended ({finished.reason})"
+            say(console, f"{why}; raise a limit, e.g. rounds=…, to continue")
+    if engine.blocked_on is not None:
+        say(console, *_blocked_lines(engine.blocked_on, folder))
+    elif isinstance(judge, QueueEvaluator) and not finished.reason.startswith(("interrupted", "error")):
+        judge.withdraw()
     say(console, *end_lines(folder))
     return finished
+
+
+def _queued(shared: QueueEvaluator, config: DictConfig, folder: Path) -> QueueEvaluator:
+    """The evaluator of this search in a queue. Hours may pass before a worker opens the problem, so a new run
+    is written now as far as a resumed one needs it. Raises UsageError."""
+    file = folder / "journal.jsonl"
+    if config.resume is None:
+        keep_config(folder, config)
+        file.touch()
+    with _journal(file) as journal:
+        return for_this_search(shared, folder, journal.past)
+
+
+def _blocked_lines(awaited: Awaited, folder: Path) -> list[str]:
+    place = shown(folder)
+    return [*awaited.lines(), f"only others can advance this search; then: ideatree run resume={place}"]
 
 
 def _journal(path: Path) -> Journal:
@@ -132,10 +191,11 @@ def _journal(path: Path) -> Journal:
         raise UsageError(first_line(error)) from error
 
 
-async def _described(problem: Problem, judge: KernelEvaluator) -> dict[str, str]:
-    """The device and software that will measure the problem. Raises UsageError."""
+async def _described(problem: Problem, judge: KernelEvaluator, *, waits: bool) -> dict[str, str]:
+    """The device and software that will measure the problem. Raises UsageError, and OpeningBlocked if it
+    would have to wait for another machine and `waits` is False."""
     try:
-        return await judge.describe(problem)
+        return await described(problem, judge, waits=waits)
     except WorkerBroken as error:
         raise UsageError(f"{problem.name} cannot be searched: {cause_of(str(error))}") from error
 
@@ -145,8 +205,11 @@ def _evaluator(
 ) -> tuple[contextlib.AbstractContextManager[KernelEvaluator], int]:
     """The evaluator, still to be entered, and how many kernels it is given at a time. Raises UsageError."""
     if (ready := shared or spec.evaluator) is not None:
-        return contextlib.nullcontext(ready), OUTSTANDING_PER_LANE
-    host = host_of(spec.config)
+        lanes = ready.outstanding if isinstance(ready, QueueEvaluator) else OUTSTANDING_PER_LANE
+        return contextlib.nullcontext(ready), lanes
+    host = host_or_queue(spec.config)
+    if isinstance(host, QueueEvaluator):
+        return contextlib.nullcontext(host), host.outstanding
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 
 
@@ -193,7 +256,8 @@ def _stopped_by_signals(engine: Engine, console: Console) -> Iterator[None]:
     loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
 
     def stop() -> None:
-        count = engine.session.work.count("evaluate", "compare")
+        waits = engine.session.grace_s > 0
+        count = engine.session.work.count("evaluate", "compare") if waits else 0
         what = f"finishing {count} measurement{'s' * (count != 1)}" if count else "closing the run"
         say(console, f"{what}; press Ctrl-C again to stop immediately")
         engine.request_stop("interrupted")

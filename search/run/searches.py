@@ -18,8 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from evaluators.app.command import build, compose_config, require_all, say
-from evaluators.app.device_config import host_of, settle_device
+from evaluators.app.device_config import host_of, host_or_queue, settle_device
 from evaluators.app.suite_config import sizes_in
+from evaluators.base.usage_error import UsageError
+from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.scheduler.pool import Pool
 from search.app.run_folders import page_at_the_end
 from search.protocols import KernelEvaluator
@@ -99,6 +101,8 @@ class SearchRunner:
             config.seed = planned.seed
         config.device = self.device
         require_all(config)
+        if config.until != "end":
+            raise UsageError(f"until={config.until} is for ideatree run; leave it out")
         if planned.sizes:
             source = build(config.problem, device=self.device).source
             OmegaConf.update(config, "problem.sizes", sizes_in(source, planned.sizes), force_add=True)
@@ -132,15 +136,21 @@ def gives_verdicts(config: DictConfig) -> bool:
 
 
 @contextlib.contextmanager
-def shared_evaluator(config: DictConfig) -> Iterator[tuple[Pool | None, int]]:
+def shared_evaluator(
+    config: DictConfig, *, queues: bool = False
+) -> Iterator[tuple[Pool | QueueEvaluator | None, int]]:
     """The evaluator of many searches, None where their proposers give the verdicts, and its number of
-    devices. Sets the config's key `device`. Raises UsageError."""
+    devices. `queues`: whether it may be that of a queue, whose number of devices is unknown and counts as 1.
+    Sets the config's key `device`. Raises UsageError."""
     if gives_verdicts(config):
         config.device = "cpu"
         yield None, 1
         return
     settle_device(config)
-    host = host_of(config)
+    host = host_or_queue(config) if queues else host_of(config)
+    if isinstance(host, QueueEvaluator):
+        yield host, 1
+        return
     with Pool(host) as pool:
         yield pool, host.devices
 

@@ -15,6 +15,7 @@ from evaluators.records.problem import Problem
 from search.app.plug_ins import plug_ins_of
 from search.engine.engine import Engine
 from search.engine.faults import PlugIn, naming, plug_in
+from search.engine.outside_watch import BLOCKED
 from search.engine.session import Session
 from search.protocols import Diagnoser, HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
@@ -39,7 +40,7 @@ class SearchSpec:
         library: where known kernels come from and the winner goes; None: neither.
         entries: kernels that take the place of the library's; None: the library's.
         ranking: see `search.records.ranking`.
-        seed, history, repairs: see `Engine`.
+        seed, history, repairs, stops_when_blocked: see `Engine`.
         compare_leaders, comparisons: see `Session`.
         config: the config that all of this was built from. It says where kernels are measured and which
             observers watch the run, and is written to the run folder and to W&B.
@@ -58,6 +59,7 @@ class SearchSpec:
     repairs: int
     compare_leaders: bool
     comparisons: int
+    stops_when_blocked: bool
     config: DictConfig
 
     @property
@@ -96,6 +98,7 @@ class SearchSpec:
                 seed=self.seed,
                 history=self.history,
                 repairs=self.repairs,
+                stops_when_blocked=self.stops_when_blocked,
                 diagnoser=diagnoser,
                 probes=int(self.config.get("probes", 0)),
             )
@@ -151,5 +154,6 @@ def _specification(
         repairs=config.repairs,
         compare_leaders=config.compare_leaders,
         comparisons=config.comparisons,
+        stops_when_blocked=config.until == BLOCKED,
         config=config,
     )

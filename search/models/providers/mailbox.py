@@ -75,12 +75,23 @@ class Mailbox:
         self._folder: Path | None = None
         self._listing: asyncio.Handle | None = None
         """The writing of the index that is due."""
+        self._awaited: set[Path] = set()
+        """The open questions whose answers were not there at the last look."""
         self._taken: dict[Path, int] = {}
         """The modification times, in ns, of the answers read so far."""
 
     def refusal(self) -> str | None:
         """Returns None: nothing has to be installed or set."""
         return None
+
+    def awaited(self) -> list[str]:
+        """The files of the questions that wait for an answer."""
+        return sorted(map(str, self._awaited))
+
+    def open_questions(self) -> list[Path]:
+        """The files of this run's questions without an answer. Call `begin` first."""
+        assert self._folder is not None, "begin() comes first"
+        return _open_questions(self._folder)
 
     def begin(self, folder: Path) -> None:
         """Chooses the folder of this run's questions."""
@@ -91,19 +102,11 @@ class Mailbox:
     async def complete(self, question: Question) -> Answer:
         """Waits for the answer's file. Raises CallFailed if it is not text."""
         path = self._post(question)
-        answer = path.with_suffix(".answer.md")
-        seen, unchanged_s = (0, 0), 0.0
-        while True:
-            await self._sleep(POLL_EVERY_S)
-            found = answer.stat() if answer.exists() else None
-            now = (found.st_size, found.st_mtime_ns) if found else (0, 0)
-            unchanged_s = unchanged_s + POLL_EVERY_S if now == seen else 0.0
-            seen = now
-            if found is None or found.st_size == 0 or found.st_mtime_ns == self._taken.get(answer):
-                continue
-            if found.st_ctime_ns != found.st_mtime_ns or unchanged_s >= UNCHANGED_S or _is_closed(answer):
-                break
-        self._taken[answer] = seen[1]
+        try:
+            answer, read_ns = await self._answered(path)
+        finally:
+            self._awaited.discard(path)
+        self._taken[answer] = read_ns
         try:
             text = answer.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -115,6 +118,23 @@ class Mailbox:
 
     async def close(self) -> None:
         """Leaves the files in place."""
+
+    async def _answered(self, path: Path) -> tuple[Path, int]:
+        """The file of the complete answer to the question in this file, and its modification time in ns."""
+        answer = path.with_suffix(".answer.md")
+        seen, unchanged_s = (0, 0), 0.0
+        while True:
+            await self._sleep(POLL_EVERY_S)
+            found = answer.stat() if answer.exists() else None
+            now = (found.st_size, found.st_mtime_ns) if found else (0, 0)
+            unchanged_s = unchanged_s + POLL_EVERY_S if now == seen else 0.0
+            seen = now
+            if found is None or found.st_size == 0 or found.st_mtime_ns == self._taken.get(answer):
+                self._awaited.add(path)
+                continue
+            self._awaited.discard(path)  # somebody is writing
+            if found.st_ctime_ns != found.st_mtime_ns or unchanged_s >= UNCHANGED_S or _is_closed(answer):
+                return answer, found.st_mtime_ns
 
     def _read(self, question: Question, text: str) -> Answer:
         """The answer in a file. Raises CallFailed for `skip`."""
@@ -162,16 +182,17 @@ class Mailbox:
         root = self._shared or self._folder
         folders = sorted(root.iterdir()) if self._shared else [root]
         open_questions = [
-            path.relative_to(root).as_posix()
-            for folder in folders
-            for path in _questions(folder)
-            if not path.with_suffix(".answer.md").exists()
+            path.relative_to(root).as_posix() for folder in folders for path in _open_questions(folder)
         ]
         write_atomically(root / INDEX, "".join(f"{each}\n" for each in open_questions))
 
 
 def _questions(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*.md") if not path.stem.endswith(".answer"))
+
+
+def _open_questions(folder: Path) -> list[Path]:
+    return [path for path in _questions(folder) if not path.with_suffix(".answer.md").exists()]
 
 
 def _is_closed(answer: Path) -> bool:

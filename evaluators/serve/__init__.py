@@ -1,0 +1,1 @@
+"""The command `python -m evaluators.serve`: a worker of a queue."""

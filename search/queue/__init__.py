@@ -1,0 +1,1 @@
+"""The command `ideatree queue`: what waits in a queue of device operations."""

@@ -1,0 +1,74 @@
+"""A search whose kernels are measured through a queue: its name there, and what its journal has already."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from evaluators.base.atomic_write import write_if_new
+from evaluators.queue.queue_evaluator import Question, QueueEvaluator
+from evaluators.queue.requests import Operation
+from evaluators.records.problem import Problem
+from search.engine.outside_watch import LOOK_EVERY_S
+from search.protocols import KernelEvaluator
+from search.records.events import BestConfirmed, Event, LeadersCompared, RunStarted, VariantEvaluated
+from search.records.outside import Awaited, WaitsOutside
+
+NAME = "queue_name.txt"
+"""The file of a run folder with the search's name in its queue; a copy of the folder keeps the name."""
+
+
+class OpeningBlocked(Exception):
+    """The search cannot begin before a worker has opened its problem."""
+
+    def __init__(self, awaited: Awaited) -> None:
+        super().__init__("no worker has opened the problem yet")
+        self.awaited = awaited
+
+
+def queue_name(folder: Path) -> str:
+    """The name of the search in a run folder, chosen once. Raises OSError."""
+    file, run = folder / NAME, folder.resolve()
+    name = re.sub(r"[^\w.-]", "_", f"{run.parent.name}-{run.name}").lstrip(".-")[:150]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_if_new(file, f"{name or 'run'}-{uuid.uuid4().hex[:8]}\n")
+    return file.read_text(encoding="utf-8").strip()
+
+
+def for_this_search(shared: QueueEvaluator, folder: Path, past: Sequence[Event]) -> QueueEvaluator:
+    """The evaluator of the search in a run folder with these events. Verdicts that arrived while the search
+    was not running are found; those in its journal are not given again. A search stays with its device.
+    Raises OSError, and UsageError for another device."""
+    facts = next((each.environment for each in past if isinstance(each, RunStarted)), {})
+    return shared.for_search(queue_name(folder), _answered(past), facts)
+
+
+def _answered(past: Iterable[Event]) -> Iterator[Question]:
+    """The questions whose verdicts the journal has."""
+    for event in past:
+        match event:
+            case VariantEvaluated(variant=variant, reused=False):
+                yield Operation.EVALUATE, frozenset([variant.kernel.id])
+            case BestConfirmed(variant=variant):
+                yield Operation.THOROUGH, frozenset([variant.kernel.id])
+            case LeadersCompared(variants=variants):
+                yield Operation.COMPARE, frozenset(each.kernel.id for each in variants)
+
+
+async def described(problem: Problem, judge: KernelEvaluator, *, waits: bool) -> dict[str, str]:
+    """The device and software that will measure the problem. Raises OpeningBlocked if only a worker elsewhere
+    can tell and the caller does not want to wait, and what `describe` raises."""
+    describing = asyncio.ensure_future(judge.describe(problem))
+    try:
+        while not waits and isinstance(judge, WaitsOutside):
+            await asyncio.wait([describing], timeout=LOOK_EVERY_S)
+            if describing.done():
+                break
+            if awaited := judge.awaited():
+                raise OpeningBlocked(Awaited(verdicts=tuple(awaited)))
+        return await describing
+    finally:
+        describing.cancel()

@@ -1,0 +1,225 @@
+"""Searches that only others can advance: they stop, say what they wait for, and continue without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.device.settings import Settings
+from evaluators.queue.queue_evaluator import QueueEvaluator
+from evaluators.queue.queue_folder import QueueFolder
+from evaluators.queue.verdicts import DeviceVerdict
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel
+from search.engine import outside_watch
+from search.engine.engine import Engine
+from search.models.providers.mailbox import END, Mailbox
+from search.proposers.llm.proposer import LLMProposer
+from search.records.budget import Budget
+from search.records.events import LeadersCompared, RunFinished, VariantEvaluated
+from search.records.journal import Journal, replay
+from search.run.queued_search import for_this_search
+from tests.search.fakes import (
+    Clock,
+    FakeEvaluator,
+    FakeProposer,
+    ScriptedModel,
+    build,
+    code_answer,
+    contents,
+    ideas_answer,
+    in_turns,
+    search,
+    state_of,
+    timing,
+    verdict_by_hash,
+)
+
+CHEAP = {"ideas": 2, "branch": 2, "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside_watch.OutsideWatch.__init__, "__kwdefaults__", {"look_every_s": 0.03})
+
+
+def advanced(run: Path, **parts: Any) -> tuple[RunFinished, Engine]:
+    """The search in a run folder, up to where only others can advance it."""
+    with Journal(run / "journal.jsonl") as journal:
+        engine = build(journal, stops_when_blocked=True, **parts)
+        return asyncio.run(engine.run()), engine
+
+
+def queued(run: Path, queue: Path) -> QueueEvaluator:
+    shared = QueueEvaluator(settings=Settings(), path=str(queue), look_every_s=0.01)
+    journal = run / "journal.jsonl"
+    return for_this_search(shared, run, list(replay(journal)) if journal.exists() else ())
+
+
+def serve(
+    queue: Path,
+    served: Counter[str],
+    most: int = 10**9,
+    verdict: Callable[[Kernel], Evaluation] = lambda kernel: in_turns(verdict_by_hash(kernel)),
+) -> int:
+    """Answers pending requests as the fake evaluator does; returns how many."""
+    folder = QueueFolder(queue)
+    pending = folder.pending()[:most]
+    for each in pending:
+        asked = folder.read(each)
+        found = tuple(verdict(each) for each in asked.kernels)
+        folder.answer(
+            asked.search, DeviceVerdict(request=asked.id, worker="w", device="fake", evaluations=found)
+        )
+        served[asked.title] += 1
+    return len(pending)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_search_that_meets_its_devices_now_and_then_ends_as_one_beside_them(
+    tmp_path: Path, kills: bool
+) -> None:
+    """Some verdicts arrive at a time. With `kills`, each loses the end of its journal, as by `kill -9`."""
+    straight, run, queue = tmp_path / "straight.jsonl", tmp_path / "run", tmp_path / "queue"
+    beside = FakeEvaluator(verdict=lambda kernel: in_turns(verdict_by_hash(kernel)))
+    expected = search(straight, evaluator=beside, **CHEAP)
+    run.mkdir()
+    served: Counter[str] = Counter()
+    generator = random.Random(3)
+    for _ in range(60):
+        finished, engine = advanced(run, evaluator=queued(run, queue), **CHEAP)
+        if finished.reason != "blocked":
+            break
+        assert engine.blocked_on is not None and engine.blocked_on.verdicts
+        assert len(engine.blocked_on.verdicts) == len(QueueFolder(queue).pending())
+        if kills:
+            lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
+            lost = generator.randrange(min(4, len(lines)))
+            (run / "journal.jsonl").write_text("".join(lines[: len(lines) - lost]))
+        serve(queue, served, most=2)
+    assert (finished.reason, finished.best, finished.confirmed) == (
+        expected.reason,
+        expected.best,
+        expected.confirmed,
+    )
+    assert contents(state_of(run / "journal.jsonl").tree) == contents(state_of(straight).tree)
+    journal = list(replay(run / "journal.jsonl"))
+    judged = Counter(e.variant.id for e in journal if isinstance(e, VariantEvaluated))
+    assert set(judged.values()) == {1}, "nothing is judged twice into the journal"
+    compared = [e for e in journal if isinstance(e, LeadersCompared)]
+    assert len(compared) == len([e for e in replay(straight) if isinstance(e, LeadersCompared)])
+    assert all(count == 1 for title, count in served.items() if not title.startswith("compare"))
+
+
+def test_a_second_session_with_the_same_kernels_is_a_new_measurement(tmp_path: Path) -> None:
+    """Also where the first one is in the journal of an earlier call."""
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    served: Counter[str] = Counter()
+    noise = random.Random(1)
+    while advanced(run, evaluator=queued(run, queue), **CHEAP)[0].reason == "blocked":
+        serve(queue, served, verdict=lambda kernel: unclear(noise))
+    compared = [e for e in replay(run / "journal.jsonl") if isinstance(e, LeadersCompared)]
+    sessions = [count for title, count in served.items() if title.startswith("compare")]
+    assert max(sessions) > 1 and sum(sessions) == len(compared)
+
+
+def unclear(noise: random.Random) -> Evaluation:
+    """A correct kernel whose times differ so much that no session tells which one is faster."""
+    samples = tuple(noise.uniform(0.2, 1.0) for _ in range(8))
+    wide = replace(timing(2.0), speedup_low=1.0, speedup_high=4.0)
+    wide = replace(wide, kernel_samples_ms=samples, eager_samples_ms=(1.0,) * 8)
+    return Evaluation(status=Status.CORRECT, timing=wide)
+
+
+def test_a_search_waits_for_an_answer_and_a_verdict_and_says_so(tmp_path: Path) -> None:
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    told = (run / "mailbox").glob
+
+    def call() -> tuple[RunFinished, Engine]:
+        proposer = LLMProposer({"mailbox": Mailbox()})
+        return advanced(run, evaluator=queued(run, queue), proposer=proposer, ideas=2, branch=1, rounds=1)
+
+    finished, engine = call()
+    assert finished.reason == "blocked" and engine.blocked_on is not None
+    (question,) = engine.blocked_on.answers
+    assert not engine.blocked_on.verdicts and Path(question).exists()
+    Path(question).with_suffix(".answer.md").write_text(ideas_answer("one", "two") + f"\n{END}\n")
+    finished, engine = call()
+    assert engine.blocked_on is not None and len(engine.blocked_on.answers) == 2
+    first = Path(engine.blocked_on.answers[0])
+    first.with_suffix(".answer.md").write_text(code_answer("k") + f"\n{END}\n")
+    finished, engine = call()
+    assert engine.blocked_on is not None
+    assert [len(engine.blocked_on.answers), len(engine.blocked_on.verdicts)] == [1, 1]
+    lines = "\n".join(engine.blocked_on.lines())
+    assert (
+        "awaiting an answer (1):" in lines
+        and "awaiting a device (1):" in lines
+        and "evaluate level1/fake" in lines
+    )
+    assert len(list(told("[0-9]*.md"))) == 5
+
+
+def test_a_search_is_not_blocked_while_a_model_answers(tmp_path: Path) -> None:
+    """Its last call takes longer than several looks, while the kernel before waits for a device."""
+    numbers = iter(range(10))
+    model = ScriptedModel(
+        lambda question: ideas_answer("one") if question.schema else code_answer(next(numbers))
+    )
+    complete, delays_s = model.complete, iter((0.0, 0.0, 0.3))
+
+    async def slowly(question: Any) -> Any:
+        await asyncio.sleep(next(delays_s))
+        return await complete(question)
+
+    model.complete = slowly  # type: ignore[method-assign]
+    run = tmp_path / "run"
+    run.mkdir()
+    parts = {"proposer": LLMProposer({"m": model}), "ideas": 1, "branch": 2, "rounds": 1}
+    finished, _ = advanced(run, evaluator=queued(run, tmp_path / "queue"), **parts)
+    assert finished.reason == "blocked" and len(QueueFolder(tmp_path / "queue").pending()) == 2
+    assert advanced(tmp_path, evaluator=FakeEvaluator(delay_s=0.1), **CHEAP)[0].reason == "rounds"
+
+
+def test_the_wait_for_a_verdict_is_no_work(tmp_path: Path) -> None:
+    clock = Clock()
+    budget = Budget(rounds=1, seconds=10.0, clock=clock)
+    budget.start()
+    clock.now_s += 4
+    budget.stand_still(True)
+    clock.now_s += 7200
+    budget.stand_still(True)
+    assert budget.elapsed_s == 4 and not budget.timed_out
+    budget.stand_still(False)
+    clock.now_s += 5
+    assert budget.elapsed_s == 9
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+
+    async def hours_later() -> RunFinished:
+        with Journal(run / "journal.jsonl") as journal:
+            engine = build(
+                journal,
+                evaluator=queued(run, queue),
+                proposer=FakeProposer(),
+                budget=Budget(rounds=2, seconds=1.0),
+                ideas=1,
+                branch=2,
+            )
+            running = asyncio.create_task(engine.run())
+            await asyncio.sleep(1.2)
+            while not running.done():
+                serve(queue, Counter())
+                await asyncio.sleep(0.02)
+            return await running
+
+    assert asyncio.run(hours_later()).reason == "rounds"
