@@ -14,9 +14,9 @@ from typing import Any
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
 from search.engine.session import Session
-from search.protocols import NoUsableAnswer, Proposer, ProposerFailed, ReportsExhaustion
+from search.protocols import NoUsableAnswer, Proposer, ProposerFailed, Reflects, ReportsExhaustion
 from search.records.budget import BudgetSpent
-from search.records.events import IdeaImplemented, IdeaProposed, SeedExhausted, VariantWritten
+from search.records.events import IdeaImplemented, IdeaProposed, RoundReflected, SeedExhausted, VariantWritten
 from search.records.tree import (
     HISTORY,
     LIBRARY,
@@ -170,6 +170,17 @@ class Pipeline:
         if len(new) < len(answer):
             logger.warning("dropped %d ideas: repeated, or more than requested", len(answer) - len(new))
         return new
+
+    async def reflect(self, number: int) -> None:
+        """Asks the proposer once, if it reflects, what the measurements of a closed round mean, and records
+        the answer."""
+        session, proposer = self.session, self.proposer
+        if not isinstance(proposer, Reflects) or number in session.state.reflections:
+            return
+        if session.budget.exhausted(number) is None:
+            reflection = await proposer.reflect(session.problem, number)
+            if reflection is not None:
+                session.record(RoundReflected(at_s=session.now_s, reflection=reflection))
 
     async def begin(self, idea: Idea, expansion: Expansion) -> bool:
         """Submits the work that an idea still needs; returns False when the budget or a stop forbids more."""

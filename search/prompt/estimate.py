@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from search.proposers.llm.measured_history import MISTAKES_CHARACTERS, TRIED_CHARACTERS
+from search.proposers.llm.measured_history import (
+    MISTAKES_CHARACTERS,
+    REFLECTIONS_CHARACTERS,
+    TRIED_CHARACTERS,
+)
 from search.records.model_calls import CHARACTERS_PER_TOKEN, LLM, Usage
 
-IDEA_TOKENS, KERNEL_TOKENS = 250, 3500
-"""Tokens of an answer for each idea and each kernel: those of a strong model's CUDA kernels (14,000
+IDEA_TOKENS, KERNEL_TOKENS, REFLECTION_TOKENS = 250, 3500, 150
+"""Tokens of an answer for each idea, kernel and reflection: those of a strong model's CUDA kernels (14,000
 characters) without its thinking."""
 TRIED_PER_VARIANT = 250
 """Characters of the history for each variant; its room is limited."""
@@ -26,6 +30,7 @@ class SearchPlan:
         seeds: The most kernels that a round starts from; each gets a question for ideas.
         repairs: The most repairs per variant.
         together: Whether one question asks for all variants of an idea.
+        reflects: Whether the model is asked what each round means, except the last.
         ideas_characters: Characters of the first prompt for ideas.
         code_characters: Characters of the first prompt for code.
     """
@@ -36,6 +41,7 @@ class SearchPlan:
     seeds: int
     repairs: int
     together: bool
+    reflects: bool
     ideas_characters: int
     code_characters: int
 
@@ -50,6 +56,11 @@ class SearchPlan:
         return self.rounds * self.ideas * (1 if self.together else self.variants)
 
     @property
+    def reflection_calls(self) -> int:
+        """Questions about the meaning of a round's measurements."""
+        return self.rounds - 1 if self.reflects else 0
+
+    @property
     def most_repairs(self) -> int:
         """Questions for repairs if every kernel failed."""
         return self.rounds * self.ideas * self.variants * self.repairs
@@ -59,15 +70,21 @@ class SearchPlan:
         seed = KERNEL_TOKENS * CHARACTERS_PER_TOKEN
         asked = self.ideas_characters
         per_round = min(self.seeds, self.ideas)
+        one_round = min(TRIED_CHARACTERS, self.ideas * self.variants * TRIED_PER_VARIANT)
         for earlier in range(1, self.rounds):
-            tried = min(TRIED_CHARACTERS, earlier * self.ideas * self.variants * TRIED_PER_VARIANT)
+            tried = min(TRIED_CHARACTERS, earlier * one_round)
             asked += per_round * (self.ideas_characters + seed + tried + MISTAKES_CHARACTERS // 2)
+            if self.reflects:
+                told = min(REFLECTIONS_CHARACTERS, earlier * REFLECTION_TOKENS * CHARACTERS_PER_TOKEN)
+                asked += self.ideas_characters + one_round + (per_round + 1) * told
         asked += self.code_calls * self.code_characters
         asked += round(self.code_calls * (1 - 1 / self.rounds)) * (seed + MISTAKES_CHARACTERS // 2)
         kernels = self.rounds * self.ideas * self.variants
         return Usage(
             input_tokens=asked // CHARACTERS_PER_TOKEN,
-            output_tokens=self.rounds * self.ideas * IDEA_TOKENS + kernels * KERNEL_TOKENS,
+            output_tokens=self.rounds * self.ideas * IDEA_TOKENS
+            + kernels * KERNEL_TOKENS
+            + self.reflection_calls * REFLECTION_TOKENS,
         )
 
 
@@ -79,8 +96,8 @@ def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
         output_tokens=KERNEL_TOKENS,
     )
     lines = [
-        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, at most {plan.most_repairs} for "
-        "repairs",
+        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, {plan.reflection_calls} for "
+        f"reflections, at most {plan.most_repairs} for repairs",
         f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's "
         f"thinking; each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
     ]

@@ -9,7 +9,7 @@ from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Problem
 from search.records.model_calls import ModelCall
 from search.records.ranking import LOWER_END
-from search.records.tree import Idea, Seed, Variant
+from search.records.tree import Idea, Reflection, Seed, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +180,13 @@ class KernelDiagnosed(Event):
     seed: str
     kernel: str
     diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReflected(Event):
+    """The proposer has put into words what the measurements of a closed round say."""
+
+    reflection: Reflection
 
 
 @dataclass(frozen=True, kw_only=True)

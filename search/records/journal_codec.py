@@ -20,6 +20,7 @@ from search.records.events import (
     LeadersCompared,
     ModelCalled,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -28,13 +29,13 @@ from search.records.events import (
 )
 from search.records.model_calls import ModelCall
 from search.records.ranking import MEDIAN
-from search.records.tree import Idea, Seed, Variant
+from search.records.tree import Idea, Reflection, Seed, Variant
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
 Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
-`kernel_diagnosed`."""
+`kernel_diagnosed`, version 6 `round_reflected`."""
 
 
 class NewerFormatError(ValueError):
@@ -75,6 +76,8 @@ def encode(event: Event) -> dict[str, Any]:
             name, body = "leaders_compared", {"ids": ids, "evaluations": body["evaluations"]}
         case KernelDiagnosed():
             name = "kernel_diagnosed"
+        case RoundReflected():
+            name, body = "round_reflected", body["reflection"]
         case BestConfirmed():
             name, body = "best_confirmed", {"id": event.variant.id, "evaluation": body["evaluation"]}
         case RunFinished():
@@ -132,6 +135,8 @@ class Decoder:
             case "kernel_diagnosed":
                 diagnosis = Diagnosis.from_json(body["diagnosis"])
                 return KernelDiagnosed(at_s=at_s, **{**body, "diagnosis": diagnosis})
+            case "round_reflected":
+                return RoundReflected(at_s=at_s, reflection=Reflection(**body))
             case "best_confirmed":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)

@@ -37,6 +37,7 @@ class Purpose(StrEnum):
     IDEAS = "ideas"
     CODE = "code"
     REPAIR = "repair"
+    REFLECTION = "reflection"
 
 
 class Cause(StrEnum):
@@ -187,6 +188,8 @@ class Question:
         prompt: The user prompt.
         about: What the question is about, for the records: the id of an idea or a variant, or a round.
         schema: A JSON schema that the answer has to follow; None for plain text.
+        optional: Whether the search can do without the answer. Such a question is asked once, and only while
+            the budget has room for it and for more questions of its size.
     """
 
     purpose: Purpose
@@ -194,6 +197,7 @@ class Question:
     prompt: str
     about: str = ""
     schema: Mapping[str, Any] | None = None
+    optional: bool = False
 
     def most_tokens(self, limits: Limits) -> Usage:
         """The largest possible usage; no tokenizer produces more tokens than the text has bytes."""

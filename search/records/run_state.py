@@ -20,6 +20,7 @@ from search.records.events import (
     LeadersCompared,
     ModelCalled,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -28,7 +29,7 @@ from search.records.events import (
 )
 from search.records.model_calls import Spending
 from search.records.ranking import Ranking
-from search.records.tree import Expansion, Idea, Seed, Tree, Variant
+from search.records.tree import Expansion, Idea, Reflection, Seed, Tree, Variant
 
 
 @dataclass
@@ -76,6 +77,8 @@ class RunState:
     """Verdicts by kernel id, for equal kernels to reuse. Infrastructure errors are not included."""
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     """Diagnoses by kernel id."""
+    reflections: dict[int, Reflection] = field(default_factory=dict)
+    """Reflections by round."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
     """Final measurements by kernel id, without infrastructure errors."""
     statuses: Counter[Status] = field(default_factory=Counter)
@@ -129,6 +132,8 @@ class RunState:
                 self.tree.compare(event.by_kernel)
             case KernelDiagnosed(kernel=kernel, diagnosis=diagnosis):
                 self.diagnoses[kernel] = diagnosis
+            case RoundReflected(reflection=reflection):
+                self.reflections[reflection.round] = reflection
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
                 if evaluation.status.is_of_the_kernel:
@@ -156,6 +161,8 @@ class RunState:
                 return any(found == each.evaluations for each in self.tree.ranking.comparisons)
             case KernelDiagnosed(kernel=kernel):
                 return kernel in self.diagnoses
+            case RoundReflected(reflection=reflection):
+                return reflection.round in self.reflections
         return False
 
     def is_pending(self, asked: Asked) -> bool:

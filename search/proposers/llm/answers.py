@@ -32,6 +32,8 @@ BLOCKS = MarkdownIt().disable("inline")  # which is slow for odd texts, and says
 TEXT_NAMES = ("text", "idea", "hypothesis", "description")
 MOST_BRACKETS = 10_000
 NO_CODE = "the answer has no code"
+LONGEST_REFLECTION = 1000
+"""Characters of a reflection; sentences beyond are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,17 @@ def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
             return ideas
         reason = "the answer has no idea: each needs a `text`"
     raise ValueError(reason or "the answer is not JSON")
+
+
+def read_reflection(text: str) -> str:
+    """The note in an answer, as one line, cut after the last sentence that there is room for."""
+    note = _line(_without_thinking(text))
+    if not note:
+        raise ValueError("the answer has no text")
+    if len(note) <= LONGEST_REFLECTION:
+        return note
+    end = note.rfind(". ", 0, LONGEST_REFLECTION) + 1
+    return note[: end or LONGEST_REFLECTION]
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:

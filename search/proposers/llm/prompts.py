@@ -141,6 +141,7 @@ class Prompts:
             entries=[_seed(each, evidence, sources[each.id]) for each in others],
             categories=[category.value for category in Category],
             repeated=list(repeated),
+            reflections=evidence.reflections(),
         )
 
     def code(
@@ -188,6 +189,18 @@ class Prompts:
         }
         about = self._about(problem, facts, None, evidence)
         return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)
+
+    def reflection(
+        self, problem: Problem, facts: Mapping[str, str], round: int, evidence: MeasuredHistory
+    ) -> str:
+        """Asks what the measurements of a closed round mean."""
+        return self._render(
+            "reflection.md",
+            **self._about(problem, facts, None, evidence),
+            round=round,
+            hypotheses=evidence.hypotheses(round),
+            reflections=evidence.reflections(),
+        )
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""

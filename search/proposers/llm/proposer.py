@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
-from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernels
+from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernels, read_reflection
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
@@ -19,7 +20,16 @@ from search.proposers.llm.prompts import Prompts
 from search.protocols import NoUsableAnswer, ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
 from search.records.model_calls import LLM, CallFailed, OutOfService, Purpose, Question
-from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, shown_history, speedups_of
+from search.records.tree import (
+    Expansion,
+    Idea,
+    Outcome,
+    Reflection,
+    Seed,
+    Variant,
+    shown_history,
+    speedups_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +43,8 @@ class LLMProposer:
     """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
     the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
-    library's kernels; `together`: whether one question asks for all variants of an idea.
+    library's kernels; `together`: whether one question asks for all variants of an idea; `reflection`:
+    whether to reflect on each round, and to show the reflections.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -52,6 +63,7 @@ class LLMProposer:
         edits: bool = True,
         diversity: float = 0.25,
         together: bool = False,
+        reflection: bool = True,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -64,7 +76,7 @@ class LLMProposer:
         self.models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
-        self._library, self._together = library, together
+        self._library, self._together, self._reflection = library, together, reflection
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
@@ -202,6 +214,24 @@ class LLMProposer:
             logger.info("variant %s was not repaired: %s", failed.id, error)
             return None
 
+    async def reflect(self, problem: Problem, round: int) -> Reflection | None:
+        """Asks the model that had most of the round's ideas, once. Nothing is asked with `history=none`."""
+        run = self._context
+        by_model = Counter(idea.model for idea in run.state.tree.ideas.values() if idea.round == round)
+        model = max(self.models.values(), key=lambda each: by_model[each.name])
+        if not self._reflection or run.history == "none" or not by_model[model.name]:
+            return None
+        question = self.reflection_question(problem, round)
+        try:
+            _, text = await run.model_client.ask([model], question, read_reflection)
+        except CallFailed as error:
+            logger.warning("no reflection on round %d: %s", round, error)
+        except BudgetSpent as spent:
+            logger.info("no reflection on round %d: %s", round, spent)
+        else:
+            return Reflection(round=round, text=text, model=model.name)
+        return None
+
     def ideas_question(
         self,
         problem: Problem,
@@ -215,7 +245,8 @@ class LLMProposer:
         entries = run.entries if self._library else ()
         seed = expansion.seed
         ranking = run.state.tree.before(expansion.round).ranking
-        evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses)
+        reflections = self._reflections(expansion.round)
+        evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses, reflections)
         prompt = self._prompts.ideas(
             problem,
             run.facts,
@@ -256,6 +287,28 @@ class LLMProposer:
         return Question(
             purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
         )
+
+    def reflection_question(self, problem: Problem, round: int) -> Question:
+        """The question what the measurements of a closed round mean. It is optional."""
+        run = self._context
+        then = run.state.tree.before(round + 1)
+        evidence = MeasuredHistory(
+            then.history(), run.entries, then.ranking, reflections=self._reflections(round)
+        )
+        return Question(
+            purpose=Purpose.REFLECTION,
+            system=self._prompts.system(),
+            prompt=self._prompts.reflection(problem, run.facts, round, evidence),
+            about=f"round {round}",
+            optional=True,
+        )
+
+    def _reflections(self, before: int) -> list[Reflection]:
+        """The reflections to show in a question about this round."""
+        run = self._context
+        if not self._reflection or run.history == "none":
+            return []
+        return [each for number, each in sorted(run.state.reflections.items()) if number < before]
 
     def _evidence(self, idea: Idea) -> MeasuredHistory:
         """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a

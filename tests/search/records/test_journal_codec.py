@@ -22,6 +22,7 @@ from search.records.events import (
     LeadersCompared,
     ModelCalled,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -33,7 +34,7 @@ from search.records.journal import replay
 from search.records.journal_codec import FORMAT_VERSION, Decoder, NewerFormatError, encode
 from search.records.model_calls import Cause, ModelCall, Purpose, Usage
 from search.records.ranking import MEDIAN, RANKINGS
-from search.records.tree import Category, Idea, Seed, Variant
+from search.records.tree import Category, Idea, Reflection, Seed, Variant
 from tests.search.fakes import kernel, search
 from tests.search.small_run import events_of_a_run
 
@@ -175,6 +176,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
         RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
         LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
         KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
+        RoundReflected(at_s=5.8, reflection=Reflection(round=1, text=draw(st.text()), model=draw(st.text()))),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
             at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))

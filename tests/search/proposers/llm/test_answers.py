@@ -8,7 +8,14 @@ import textwrap
 
 import pytest
 
-from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel, read_kernels
+from search.proposers.llm.answers import (
+    LONGEST_REFLECTION,
+    ideas_schema,
+    read_ideas,
+    read_kernel,
+    read_kernels,
+    read_reflection,
+)
 from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
@@ -235,3 +242,15 @@ def test_edits_that_do_not_fit(edits: str, reason: str) -> None:
 def test_the_schema_names_the_seed_and_the_entries() -> None:
     fields = ideas_schema("seed1", ENTRIES)["properties"]["ideas"]["items"]["properties"]
     assert (fields["seed"]["enum"], fields["library_entry"]["enum"]) == (["seed1"], ["", "entry1"])
+
+
+def test_a_reflection_is_one_line_of_whole_sentences() -> None:
+    assert read_reflection("<think>hm</think>\nWider loads paid: 1.4x.\n\nThe rest\nis open.\n") == (
+        "Wider loads paid: 1.4x. The rest is open."
+    )
+    long = read_reflection("It gained 1.5 times. " * 100)
+    assert 900 < len(long) <= LONGEST_REFLECTION
+    assert long.endswith("times.")
+    assert len(read_reflection("x" * 5000)) == LONGEST_REFLECTION
+    with pytest.raises(ValueError, match="no text"):
+        read_reflection("<think>hm</think>\n")

@@ -12,10 +12,15 @@ import pytest
 from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
-from search.proposers.llm.measured_history import SUMMARY_CHARACTERS, TRIED_CHARACTERS, MeasuredHistory
+from search.proposers.llm.measured_history import (
+    REFLECTIONS_CHARACTERS,
+    SUMMARY_CHARACTERS,
+    TRIED_CHARACTERS,
+    MeasuredHistory,
+)
 from search.proposers.llm.prompts import Prompts
 from search.records.ranking import LeaderComparison, Ranking
-from search.records.tree import Category, Idea, Outcome, Seed
+from search.records.tree import Category, Idea, Outcome, Reflection, Seed
 from tests.search.fakes import correct, failed, outcome, timing
 
 PROBLEM = Problem(
@@ -276,6 +281,21 @@ def test_a_language_that_has_no_rules_is_refused() -> None:
         Prompts(languages=["rust"])
 
 
+REFLECTIONS = [
+    Reflection(round=1, text="Wider loads gained 2x as predicted. More threads did not build.", model="m"),
+    Reflection(round=2, text="Nothing gained beyond the error.", model="m"),
+]
+
+
+def test_reflections_are_told_as_far_as_there_is_room() -> None:
+    evidence = MeasuredHistory(reflections=REFLECTIONS)
+    assert [line.partition(":")[0] for line in evidence.reflections()] == ["Round 1", "Round 2"]
+    long = [Reflection(round=number, text="x" * 900, model="m") for number in range(1, 6)]
+    told = MeasuredHistory(reflections=long).reflections()
+    assert [line.partition(":")[0] for line in told] == ["Round 3", "Round 4", "Round 5"]
+    assert sum(map(len, told)) <= REFLECTIONS_CHARACTERS
+
+
 GOLDEN = Path(__file__).with_name("golden")
 """Whole prompts, to be read by a person when they change: IDEATREE_GOLDEN=write renders them anew."""
 
@@ -296,8 +316,15 @@ def rendered() -> dict[str, str]:
         "compiler": "c++ 12.2.0",
         "torch": "2.13.0",
     }
-    on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), MeasuredHistory(HISTORY, [SEED, ENTRY])
+    on_cpu, prompts = replace(PROBLEM, device="cpu"), Prompts()
+    told = MeasuredHistory(HISTORY, [SEED, ENTRY], reflections=REFLECTIONS[:1])
     idea = replace(IDEA, variant_plans=("by float2", "by float4"))
+    predicted = replace(
+        HISTORY[0].idea, predicted_gain=1.5, refuted_by="less than 1.2x", variant_plans=("float2", "float4")
+    )
+    closed = MeasuredHistory(
+        [replace(HISTORY[0], idea=predicted), *HISTORY[1:3]], [SEED], reflections=REFLECTIONS[:1]
+    )
     gluon = Prompts(languages=["gluon"])
     bad = outcome(
         "a", Evaluation(status=Status.INCORRECT, log="wrong on masked inputs: 3 of 100 elements")
@@ -313,6 +340,7 @@ def rendered() -> dict[str, str]:
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
+        "reflection": prompts.reflection(PROBLEM, gpu, 1, closed),
     }
 
 
