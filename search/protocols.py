@@ -235,6 +235,18 @@ class Reflects(Protocol):
 
 
 @runtime_checkable
+class WritesInWaves(Protocol):
+    """A proposer that writes the variants of an idea a few at a time. It is asked again, with the variants
+    `written` so far, once all of them have verdicts. Repairs are not waited for.
+
+    Attributes:
+        wave: The number of variants that `implement` yields each time; 0: all of them at once.
+    """
+
+    wave: int
+
+
+@runtime_checkable
 class HasOwnEvaluator(Protocol):
     """A proposer with its own evaluator, because its kernels are recorded or invented.
 

@@ -108,6 +108,11 @@ class MeasuredHistory:
         interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
         return f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
 
+    def result(self, variant: Variant) -> str:
+        """The figures of a variant and, for a correct one, what it gained over its seed."""
+        gain = self.gain(variant) if variant.timing else None
+        return f"{self.figures(variant)}; {gain}" if gain else self.figures(variant)
+
     def verdict(self, seed: Seed) -> str:
         """All that is known of a seed's speed and accuracy."""
         found = self.measured(seed)
@@ -212,10 +217,8 @@ class MeasuredHistory:
         if predictions and idea.variant_plans:
             lines.append("  - its variants were to differ in this: " + "; ".join(idea.variant_plans))
         for number, variant in enumerate(outcome.variants, 1):
-            gain = self.gain(variant) if variant.timing else None
-            after = f"; {gain}" if gain else ""
             what = f" (repair of `{variant.repairs}`)" if variant.repairs else ""
-            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.figures(variant)}{after}")
+            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.result(variant)}")
         if not outcome.variants:
             lines.append("  - not evaluated yet")
         return "\n".join(lines)

@@ -44,7 +44,8 @@ class LLMProposer:
     the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
     library's kernels; `together`: whether one question asks for all variants of an idea; `reflection`:
-    whether to reflect on each round, and to show the reflections.
+    whether to reflect on each round, and to show the reflections; `wave`: the number of variants of an idea
+    to ask for at a time, each time with the results of the earlier ones, None for all at once.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -64,6 +65,7 @@ class LLMProposer:
         diversity: float = 0.25,
         together: bool = False,
         reflection: bool = True,
+        wave: int | None = None,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -71,12 +73,15 @@ class LLMProposer:
     ) -> None:
         if not models:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
+        if wave is not None and wave < 1:
+            raise ValueError(f"proposer.wave is {wave}; it must be 1 or more, or null for all at once")
         if patience_s < 0:
             raise ValueError(f"proposer.patience_s is {patience_s}; it must be 0 or more")
         self.models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
         self._library, self._together, self._reflection = library, together, reflection
+        self.wave = wave or 0
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
@@ -176,9 +181,10 @@ class LLMProposer:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """Makes one call per variant, all at the same time, or one for all, and yields each kernel as soon as
-        it arrives."""
+        it arrives; those of a wave in the order of their numbers."""
         source = parent.kernel.source if parent else ""
-        missing = range(len(written) + 1, n + 1)
+        last = min(n, self._wave_start(len(written) + 1) + self.wave) if self.wave else n
+        missing = range(len(written) + 1, last + 1)
         calls = [
             asyncio.create_task(
                 self._kernels(
@@ -189,7 +195,7 @@ class LLMProposer:
         ]
         ended: BudgetSpent | ProposerFailed | None = None
         try:
-            for call in asyncio.as_completed(calls):
+            for call in calls if self.wave else asyncio.as_completed(calls):
                 try:
                     for kernel in await call:
                         yield kernel
@@ -273,12 +279,16 @@ class LLMProposer:
         run = self._context
         entry = next((each for each in run.entries if each.id == idea.builds_on), None)
         there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
-        failed = [v for v in there if v.evaluation is not None and v.evaluation.timing is None]
+        earlier = [v for v in there if not v.repairs][: self._wave_start(numbers[0])]
         evidence = self._evidence(idea)
-        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, failed, numbers, of)
+        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, earlier, numbers, of)
         return Question(
             purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
         )
+
+    def _wave_start(self, number: int) -> int:
+        """The number of variants in the waves before that of the variant with this number."""
+        return (number - 1) // self.wave * self.wave if self.wave else 0
 
     def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
         """The question about a failed variant."""
