@@ -43,9 +43,10 @@ class LLMProposer:
     """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
     the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
-    library's kernels; `together`: whether one question asks for all variants of an idea; `reflection`:
-    whether to reflect on each round, and to show the reflections; `wave`: the number of variants of an idea
-    to ask for at a time, each time with the results of the earlier ones, None for all at once.
+    library's kernels; `diagnoses`: whether they show the profiles of seeds; `reflection`: whether to
+    reflect on each round, and to show the reflections; `together`: whether one question asks for all variants
+    of an idea; `wave`: the number of variants of an idea to ask for at a time, each time with the results of
+    the earlier ones, None for all at once.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -61,6 +62,7 @@ class LLMProposer:
         examples: bool = True,
         hardware: bool = True,
         mistakes: bool = True,
+        diagnoses: bool = True,
         edits: bool = True,
         diversity: float = 0.25,
         together: bool = False,
@@ -81,6 +83,7 @@ class LLMProposer:
         self._choice = choice or Fixed()
         self._name = name
         self._library, self._together, self._reflection = library, together, reflection
+        self._diagnoses = diagnoses
         self.wave = wave or 0
         self._patience_s = patience_s
         self._prompts = Prompts(
@@ -252,7 +255,8 @@ class LLMProposer:
         seed = expansion.seed
         ranking = run.state.tree.before(expansion.round).ranking
         reflections = self._reflections(expansion.round)
-        evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses, reflections)
+        diagnoses = run.state.diagnoses if self._diagnoses else {}
+        evidence = MeasuredHistory(history, run.entries, ranking, diagnoses, reflections)
         prompt = self._prompts.ideas(
             problem,
             run.facts,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.problem import Kernel
 from search.models.client import ModelClient
 from search.proposers.llm.choice import Fixed
@@ -18,8 +19,8 @@ from search.protocols import ProposerFailed, RunContext
 from search.records.budget import Budget, BudgetSpent
 from search.records.model_calls import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
 from search.records.run_state import RunState
-from search.records.tree import Category, Expansion, Idea, Variant
-from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, failed, ideas_answer, kernel
+from search.records.tree import Category, Expansion, Idea, Seed, Variant
+from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, correct, failed, ideas_answer, kernel
 from tests.search.model_client_fakes import VirtualTime
 
 Answer = Callable[[Question], str | CallFailed]
@@ -298,3 +299,14 @@ def test_code_is_asked_of_the_model_that_had_the_idea_or_of_another_when_it_is_o
 def test_a_proposer_needs_a_model() -> None:
     with pytest.raises(ValueError, match="llm=openai"):
         LLMProposer({})
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_profiles_may_be_left_out(shown: bool, tmp_path: Path) -> None:
+    seed = Seed(id="seed1", kernel=kernel("seed"), evaluation=correct())
+    diagnosis = Diagnosis(reached=("static",), occupancy="that of the seed")
+    run, _ = context(tmp_path, state=RunState(diagnoses={seed.kernel.id: diagnosis}))
+    proposer = LLMProposer({"one": ScriptedModel(Counting())}, diagnoses=shown)
+    proposer.begin(run)
+    question = proposer.ideas_question(PROBLEM, Expansion(seed=seed, ideas=1, variants=1, round=2), [], 1)
+    assert ("Occupancy: that of the seed." in question.prompt) is shown
