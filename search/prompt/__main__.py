@@ -110,6 +110,7 @@ def _estimate(config: DictConfig) -> list[str]:
         seeds=config.strategy.get("keep", 1),
         repairs=config.repairs,
         together=bool(config.proposer.get("together")),
+        screening=config.proposer.get("screening") or 1,
         reflects=bool(config.proposer.get("reflection")) and config.history != "none",
         ideas_characters=len(question.system) + len(question.prompt),
         code_characters=len(code.system) + len(code.prompt),

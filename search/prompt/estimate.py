@@ -30,6 +30,7 @@ class SearchPlan:
         seeds: The most kernels that a round starts from; each gets a question for ideas.
         repairs: The most repairs per variant.
         together: Whether one question asks for all variants of an idea.
+        screening: How many times as many ideas are asked for as are written; 1: no screening.
         reflects: Whether the model is asked what each round means, except the last.
         ideas_characters: Characters of the first prompt for ideas.
         code_characters: Characters of the first prompt for code.
@@ -41,6 +42,7 @@ class SearchPlan:
     seeds: int
     repairs: int
     together: bool
+    screening: int
     reflects: bool
     ideas_characters: int
     code_characters: int
@@ -54,6 +56,11 @@ class SearchPlan:
     def code_calls(self) -> int:
         """Questions for code."""
         return self.rounds * self.ideas * (1 if self.together else self.variants)
+
+    @property
+    def screening_calls(self) -> int:
+        """Questions about which ideas are the most promising."""
+        return self.idea_calls if self.screening > 1 else 0
 
     @property
     def reflection_calls(self) -> int:
@@ -74,17 +81,18 @@ class SearchPlan:
         for earlier in range(1, self.rounds):
             tried = min(TRIED_CHARACTERS, earlier * one_round)
             asked += per_round * (self.ideas_characters + seed + tried + MISTAKES_CHARACTERS // 2)
-            if self.reflects:
-                told = min(REFLECTIONS_CHARACTERS, earlier * REFLECTION_TOKENS * CHARACTERS_PER_TOKEN)
-                asked += self.ideas_characters + one_round + (per_round + 1) * told
+        sketches = self.rounds * self.ideas * self.screening * IDEA_TOKENS
+        if self.screening > 1:
+            asked += asked + sketches * CHARACTERS_PER_TOKEN
+        for earlier in range(1, self.reflection_calls + 1):
+            told = min(REFLECTIONS_CHARACTERS, earlier * REFLECTION_TOKENS * CHARACTERS_PER_TOKEN)
+            asked += self.ideas_characters + one_round + (per_round + 1) * told
         asked += self.code_calls * self.code_characters
         asked += round(self.code_calls * (1 - 1 / self.rounds)) * (seed + MISTAKES_CHARACTERS // 2)
         kernels = self.rounds * self.ideas * self.variants
         return Usage(
             input_tokens=asked // CHARACTERS_PER_TOKEN,
-            output_tokens=self.rounds * self.ideas * IDEA_TOKENS
-            + kernels * KERNEL_TOKENS
-            + self.reflection_calls * REFLECTION_TOKENS,
+            output_tokens=sketches + kernels * KERNEL_TOKENS + self.reflection_calls * REFLECTION_TOKENS,
         )
 
 
@@ -95,9 +103,15 @@ def estimate_lines(plan: SearchPlan, models: Mapping[str, LLM]) -> list[str]:
         input_tokens=plan.code_characters // CHARACTERS_PER_TOKEN + KERNEL_TOKENS,
         output_tokens=KERNEL_TOKENS,
     )
+    counts = {
+        "ideas": plan.idea_calls,
+        "screening": plan.screening_calls,
+        "code": plan.code_calls,
+        "reflections": plan.reflection_calls,
+    }
+    calls = ", ".join(f"{count} for {what}" for what, count in counts.items() if count)
     lines = [
-        f"calls    {plan.idea_calls} for ideas, {plan.code_calls} for code, {plan.reflection_calls} for "
-        f"reflections, at most {plan.most_repairs} for repairs",
+        f"calls    {calls}, at most {plan.most_repairs} for repairs",
         f"tokens   about {usage.input_tokens:,} in and {usage.output_tokens:,} out, without the model's "
         f"thinking; each repair adds about {repair.input_tokens:,} in and {repair.output_tokens:,} out",
     ]

@@ -38,6 +38,7 @@ class Purpose(StrEnum):
     CODE = "code"
     REPAIR = "repair"
     REFLECTION = "reflection"
+    SCREENING = "screening"
 
 
 class Cause(StrEnum):

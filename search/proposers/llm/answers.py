@@ -61,13 +61,7 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str]) -> dict[str, Any]:
         "seed": {"type": "string", "enum": [seed_id]},
         "library_entry": {"type": "string", "enum": ["", *entry_ids]},
     }
-    idea = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-    return {
-        "type": "object",
-        "properties": {"ideas": {"type": "array", "items": idea}},
-        "required": ["ideas"],
-        "additionalProperties": False,
-    }
+    return _list_schema("ideas", fields)
 
 
 def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
@@ -96,6 +90,40 @@ def read_reflection(text: str) -> str:
         return note
     end = note.rfind(". ", 0, LONGEST_REFLECTION) + 1
     return note[: end or LONGEST_REFLECTION]
+
+
+def ranking_schema(count: int) -> dict[str, Any]:
+    """The JSON schema of a ranking of `count` ideas."""
+    fields = {
+        "idea": {"type": "integer", "enum": list(range(1, count + 1))},
+        "rejected": {"type": "boolean"},
+        "reason": {"type": "string"},
+    }
+    return _list_schema("ranking", fields)
+
+
+def read_ranking(text: str, count: int) -> list[int]:
+    """The places of `count` ideas, from 0, the most promising first. Rejected ones are left out; those that
+    the answer does not mention come last."""
+    reason = "the answer ranks no idea"
+    for candidate in _json_candidates(_without_thinking(text)):
+        try:
+            items = _json_items(candidate)
+        except ValueError as error:
+            reason = str(error)
+            continue
+        rejected: dict[int, bool] = {}
+        for item in items:
+            stated = item if isinstance(item, dict) else {"idea": item}
+            number = str(stated.get("idea"))
+            if number.isdecimal() and 1 <= int(number) <= count:
+                rejected.setdefault(int(number) - 1, stated.get("rejected") is True)
+        if rejected:
+            places = [*rejected, *(place for place in range(count) if place not in rejected)]
+            if kept := [place for place in places if not rejected.get(place)]:
+                return kept
+            reason = "the answer rejects every idea"
+    raise ValueError(reason)
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:
@@ -170,6 +198,17 @@ def code_blocks(text: str) -> list[str]:
         elif token.type == "code_block" and FENCE.search(token.content):
             blocks += code_blocks(token.content)  # fences indented by four spaces or more
     return blocks
+
+
+def _list_schema(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with a list of this name, whose items have these fields."""
+    item = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {name: {"type": "array", "items": item}},
+        "required": [name],
+        "additionalProperties": False,
+    }
 
 
 def _kernel(source: str) -> Kernel:

@@ -202,6 +202,27 @@ class Prompts:
             reflections=evidence.reflections(),
         )
 
+    def screening(
+        self,
+        problem: Problem,
+        facts: Mapping[str, str],
+        seed: Seed | None,
+        evidence: MeasuredHistory,
+        ideas: Sequence[Idea],
+        wanted: int,
+        *,
+        summary: bool = False,
+    ) -> str:
+        """Asks which `wanted` of the ideas for the seed are the most promising, and which cannot work."""
+        return self._render(
+            "screening.md",
+            **self._about(problem, facts, seed, evidence),
+            tried=evidence.tried(seed, summary=summary),
+            reflections=evidence.reflections(),
+            ideas=ideas,
+            wanted=wanted,
+        )
+
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""
         return self._render("rules.md", **self._about(problem, {}, None, MeasuredHistory())).strip()

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
-from search.proposers.llm.answers import Sketch, ideas_schema, read_ideas, read_kernels, read_reflection
+from search.proposers.llm.answers import (
+    Sketch,
+    ideas_schema,
+    ranking_schema,
+    read_ideas,
+    read_kernels,
+    read_ranking,
+    read_reflection,
+)
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
@@ -46,7 +54,8 @@ class LLMProposer:
     library's kernels; `diagnoses`: whether they show the profiles of seeds; `reflection`: whether to
     reflect on each round, and to show the reflections; `together`: whether one question asks for all variants
     of an idea; `wave`: the number of variants of an idea to ask for at a time, each time with the results of
-    the earlier ones, None for all at once.
+    the earlier ones, None for all at once; `screening`: how many times as many ideas to ask for, of which the
+    model named by `screener` (None: the one that proposed most of them) chooses, None for no choice.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -68,6 +77,8 @@ class LLMProposer:
         together: bool = False,
         reflection: bool = True,
         wave: int | None = None,
+        screening: int | None = None,
+        screener: str | None = None,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -84,7 +95,12 @@ class LLMProposer:
         self._name = name
         self._library, self._together, self._reflection = library, together, reflection
         self._diagnoses = diagnoses
+        if screening is not None and screening < 2:
+            raise ValueError(f"proposer.screening is {screening}; it must be 2 or more, or null for none")
+        if screener is not None and screener not in models:
+            raise ValueError(f"proposer.screener is {screener!r}; it must be one of {', '.join(models)}")
         self.wave = wave or 0
+        self._screening, self._screener = screening or 1, screener
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
@@ -120,12 +136,13 @@ class LLMProposer:
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
         """Asks the chosen models at the same time, each for its share; another model answers for one that
-        cannot. Repeated ideas are replaced by asking once more."""
+        cannot. Repeated ideas are replaced by asking once more. With screening, the most promising of several
+        times as many ideas are returned."""
         earlier = self._earlier(expansion.seed)
         ideas: list[Idea] = []
         turned_down: list[str] = []
         again, pauses_s = True, iter(PAUSES_S)
-        while missing := expansion.ideas - len(ideas):
+        while missing := expansion.ideas * self._screening - len(ideas):
             shares = self._choice.pick(self._standings(self._names()), missing, rng)
             answers = await asyncio.gather(
                 *(
@@ -149,7 +166,25 @@ class LLMProposer:
                 break  # a model had fewer ideas than requested
             else:
                 again = False
-        return ideas[: expansion.ideas]
+        return await self._screened(problem, expansion, history, ideas)
+
+    async def _screened(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], ideas: list[Idea]
+    ) -> list[Idea]:
+        """As many ideas as are wanted: the most promising by a model's ranking or, without a usable one, the
+        first."""
+        places: Sequence[int] = range(len(ideas))
+        if len(ideas) > expansion.ideas:
+            question = self.screening_question(problem, expansion, history, ideas)
+            had = Counter(idea.model for idea in ideas)
+            model = max(self.models.values(), key=lambda each: had[each.name])
+            asked = [self.models[self._screener] if self._screener else model]
+            try:
+                read = partial(read_ranking, count=len(ideas))
+                _, places = await self._context.model_client.ask(asked, question, read)
+            except (CallFailed, BudgetSpent) as error:
+                logger.warning("the ideas of round %d are not screened: %s", expansion.round, error)
+        return [ideas[place] for place in places[: expansion.ideas]]
 
     async def _wait_or_give_up(
         self, failures: Sequence[CallFailed | ProposerFailed | BudgetSpent], pause_s: float | None
@@ -253,15 +288,11 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
-        ranking = run.state.tree.before(expansion.round).ranking
-        reflections = self._reflections(expansion.round)
-        diagnoses = run.state.diagnoses if self._diagnoses else {}
-        evidence = MeasuredHistory(history, run.entries, ranking, diagnoses, reflections)
         prompt = self._prompts.ideas(
             problem,
             run.facts,
             seed,
-            evidence,
+            self._known(expansion, history),
             entries,
             count,
             expansion.variants,
@@ -274,6 +305,29 @@ class LLMProposer:
             prompt=prompt,
             about=f"round {expansion.round}",
             schema=ideas_schema(seed.id if seed else "", [entry.id for entry in entries]),
+        )
+
+    def screening_question(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], ideas: Sequence[Idea]
+    ) -> Question:
+        """The question which of the ideas are the most promising. It is optional."""
+        run = self._context
+        prompt = self._prompts.screening(
+            problem,
+            run.facts,
+            expansion.seed,
+            self._known(expansion, history),
+            ideas,
+            expansion.ideas,
+            summary=run.history == "summary",
+        )
+        return Question(
+            purpose=Purpose.SCREENING,
+            system=self._prompts.system(),
+            prompt=prompt,
+            about=f"round {expansion.round}",
+            schema=ranking_schema(len(ideas)),
+            optional=True,
         )
 
     def code_question(
@@ -323,6 +377,13 @@ class LLMProposer:
         if not self._reflection or run.history == "none":
             return []
         return [each for number, each in sorted(run.state.reflections.items()) if number < before]
+
+    def _known(self, expansion: Expansion, history: Sequence[Outcome]) -> MeasuredHistory:
+        """The evidence for new ideas."""
+        run = self._context
+        ranking = run.state.tree.before(expansion.round).ranking
+        diagnoses = run.state.diagnoses if self._diagnoses else {}
+        return MeasuredHistory(history, run.entries, ranking, diagnoses, self._reflections(expansion.round))
 
     def _evidence(self, idea: Idea) -> MeasuredHistory:
         """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a

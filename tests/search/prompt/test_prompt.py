@@ -55,10 +55,12 @@ def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert calls == "calls    13 for ideas, 40 for code, 4 for reflections, at most 40 for repairs"
     assert "and 145,600 out, without" in tokens
     assert "openai" in dollars
+    screened = shown(capsys, *search, "estimate=true", "proposer.screening=3").splitlines()
+    assert screened[0].startswith("calls    13 for ideas, 13 for screening, 40 for code, 4 for reflections")
     together = shown(
         capsys, *search, "estimate=true", "proposer.together=true", "proposer.reflection=false"
     ).splitlines()
-    assert together[0].startswith("calls    13 for ideas, 20 for code, 0 for reflections")
+    assert together[0].startswith("calls    13 for ideas, 20 for code, at most")
 
 
 @pytest.mark.slow

@@ -341,6 +341,7 @@ def rendered() -> dict[str, str]:
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
+        "screening": prompts.screening(PROBLEM, gpu, SEED, told, [predicted, IDEA], 1),
         "reflection": prompts.reflection(PROBLEM, gpu, 1, closed),
     }
 
