@@ -21,7 +21,7 @@ from search.models.client import ModelClient
 from search.records.events import Event
 from search.records.probe_request import ProbeRequest
 from search.records.run_state import RunState
-from search.records.tree import Expansion, Idea, Outcome, Seed, Tree, Variant
+from search.records.tree import Expansion, Idea, Outcome, Reflection, Seed, Tree, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +222,32 @@ class ReportsExhaustion(Protocol):
     def exhausted(self, tree: Tree) -> frozenset[str]:
         """Returns the ids of the kernels ("" for the reference) for which all its ideas are in the tree."""
         ...
+
+
+@runtime_checkable
+class Reflects(Protocol):
+    """A proposer that puts into words what the measurements of a closed round mean for its hypotheses."""
+
+    async def reflect(self, problem: Problem, round: int) -> Reflection | None:
+        """Reflects on a closed round, before ideas of the next one are asked for.
+
+        Returns:
+            The reflection; None if it has nothing to say, cannot, or the budget has too little room. The
+            search continues in any case.
+        """
+        ...
+
+
+@runtime_checkable
+class WritesInWaves(Protocol):
+    """A proposer that writes the variants of an idea a few at a time. It is asked again, with the variants
+    `written` so far, once all of them have verdicts. Repairs are not waited for.
+
+    Attributes:
+        wave: The number of variants that `implement` yields each time; 0: all of them at once.
+    """
+
+    wave: int
 
 
 @runtime_checkable

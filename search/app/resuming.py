@@ -20,7 +20,7 @@ from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
 
 NOT_REPLAYED = (
-    *("proposer", "llm", "choice", "pool", "ray", "wandb"),
+    *("proposer", "llm", "choice", "prompting", "pool", "ray", "wandb"),
     *("out", "report", "resume", "replay", "library", "device"),
 )
 """Keys of a recorded call that a replay drops: they are about its proposer or its machine."""
@@ -83,9 +83,10 @@ def _choose(stored: DictConfig, group: str, chosen: Any) -> None:
 
 
 def _identity(group: str, section: Any) -> Any:
-    """What makes two choices of a group the same: the classes; for problems, which share one, the name."""
+    """What makes two choices of a group the same: the classes, or the values of one without classes; for
+    problems, which share a class, the name."""
     named = section is not None and group == "problem"
-    return [section.get("name"), section.get("path")] if named else _targets(section)
+    return [section.get("name"), section.get("path")] if named else _targets(section) or section
 
 
 def _targets(section: Any, place: str = "") -> dict[str, str]:

@@ -6,10 +6,11 @@
         budget.evaluations=100 seeds=200
     ideatree compare resume=outputs/compare/2026-01-31_12-00-00
 
-`arms` compares any other setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other
-key is one of `search.run` and applies to all searches. The searches of a seed run concurrently and share one
-evaluator. A resumed comparison runs only the searches that have not ended. `report.html` shows the results so
-far; it is written at most once a minute, and when the comparison ends or is interrupted. `wandb=offline` or
+`promptings=[full,no_reflection]` compares what prompts tell a language model, and `arms` compares any other
+setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other key is one of
+`search.run` and applies to all searches. The searches of a seed run concurrently and share one evaluator. A
+resumed comparison runs only the searches that have not ended. `report.html` shows the results so far; it is
+written at most once a minute, and when the comparison ends or is interrupted. `wandb=offline` or
 `wandb=online` logs each search; the comparison's name is their group.
 
 Exit status: 0 when all searches have ended, 1 when one failed, 2 when the call was wrong, 130 when the
@@ -54,7 +55,17 @@ from search.records.journal import JournalError
 from search.run.config import RunConfig
 from search.run.searches import gives_verdicts, run_with_report
 
-OWN = ("strategies", "arms", "seeds", "seeds_at_once", "share_verdicts", "problems", "resume", "hydra")
+OWN = (
+    "strategies",
+    "promptings",
+    "arms",
+    "seeds",
+    "seeds_at_once",
+    "share_verdicts",
+    "problems",
+    "resume",
+    "hydra",
+)
 
 
 @dataclass
@@ -62,6 +73,7 @@ class CompareConfig(RunConfig):
     """The config of `ideatree compare`."""
 
     strategies: list[str] = option([], "strategies to compare")
+    promptings: list[str] = option([], "policies to compare of what prompts tell a language model")
     arms: dict[str, Any] = option({}, "other settings to compare: overrides of `ideatree run`, by name")
     seeds: int = option(5, "searches per arm and problem; their seeds begin with `seed`")
     seeds_at_once: int = option(1, "seeds whose searches run concurrently")
@@ -108,14 +120,21 @@ def plan(
 ) -> ComparisonPlan:
     """The searches of a comparison, whose config was made by the overrides `given`. `config_folders`: the
     override by which Hydra finds the user's own configs. Raises UsageError."""
-    arms: dict[str, Sequence[str]] = {name: (f"strategy={name}",) for name in config.strategies}
-    more = arms_of(config)
-    names = [*config.strategies, *more]
-    if same := [name for name in more.keys() | arms.keys() if names.count(name) > 1]:
+    if config.promptings and "mistakes" not in config.proposer:
+        raise UsageError("promptings=[…] are for language models; also set proposer=llm or proposer=mailbox")
+    named_arms: list[tuple[str, Sequence[str]]] = [
+        *((name, (f"strategy={name}",)) for name in config.strategies),
+        *((name, (f"prompting={name}",)) for name in config.promptings),
+        *arms_of(config).items(),
+    ]
+    arms = dict(named_arms)
+    names = [name for name, _ in named_arms]
+    if same := [name for name in arms if names.count(name) > 1]:
         raise UsageError(f"two arms have the same name: {min(same)}; rename one, or leave it out")
-    arms |= more
     if len(arms) < 2:
-        raise UsageError("a comparison needs at least two strategies=[…] or arms: strategies=[beam,puct]")
+        raise UsageError(
+            "a comparison needs at least two strategies=[…], promptings=[…] or arms: strategies=[beam,puct]"
+        )
     limits = {key: config.budget[key] for key in ("evaluations", "seconds", "calls", "tokens", "dollars")}
     if all(limit is None for limit in limits.values()) and config.rounds == CompareConfig.rounds:
         raise UsageError(

@@ -206,10 +206,13 @@ class Engine:
         return expansions
 
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
-        """Asks for ideas, one expansion after the other, and starts work on each idea at once."""
+        """Asks for a reflection on the last round, then for ideas, one expansion after the other, and starts
+        work on each idea at once."""
         state = self.session.state
         past = state.tree.before(number).history()
         recorded = dict(state.proposed)
+        if number > 1 and not recorded:
+            await self.pipeline.reflect(number - 1)
         for index, expansion in enumerate(expansions):
             ideas = recorded.get(index, [])
             if index > max(recorded, default=-1):

@@ -3,6 +3,7 @@ uses it round by round, `steady_state.py` whenever there is room."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import sys
@@ -15,9 +16,16 @@ from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
 from search.engine.probes import Probes
 from search.engine.session import Session
-from search.protocols import NoUsableAnswer, Proposer, ProposerFailed, ReportsExhaustion
+from search.protocols import (
+    NoUsableAnswer,
+    Proposer,
+    ProposerFailed,
+    Reflects,
+    ReportsExhaustion,
+    WritesInWaves,
+)
 from search.records.budget import BudgetSpent
-from search.records.events import IdeaImplemented, IdeaProposed, SeedExhausted, VariantWritten
+from search.records.events import IdeaImplemented, IdeaProposed, RoundReflected, SeedExhausted, VariantWritten
 from search.records.tree import (
     HISTORY,
     LIBRARY,
@@ -176,6 +184,17 @@ class Pipeline:
             logger.warning("dropped %d ideas: repeated, or more than requested", len(answer) - len(new))
         return new
 
+    async def reflect(self, number: int) -> None:
+        """Asks the proposer once, if it reflects, what the measurements of a closed round mean, and records
+        the answer."""
+        session, proposer = self.session, self.proposer
+        if not isinstance(proposer, Reflects) or number in session.state.reflections:
+            return
+        if session.budget.exhausted(number) is None:
+            reflection = await proposer.reflect(session.problem, number)
+            if reflection is not None:
+                session.record(RoundReflected(at_s=session.now_s, reflection=reflection))
+
     async def begin(self, idea: Idea, expansion: Expansion) -> bool:
         """Submits the work that an idea still needs; returns False when the budget or a stop forbids more."""
         budget = self.session.budget
@@ -193,10 +212,12 @@ class Pipeline:
         if not await self.room(len(waiting) + missing):
             return False
         granted = budget.reserve(len(waiting) + missing)
-        for variant in waiting[:granted]:
+        judging = [
             self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
+            for variant in waiting[:granted]
+        ]
         if (n := granted - len(waiting)) > 0:
-            self._spawn(idea, f"implement idea {idea.id}", self._implement, idea, expansion.seed, n)
+            self._spawn(idea, f"implement idea {idea.id}", self._implement, idea, expansion.seed, n, judging)
         return True
 
     async def room(self, wanted: int) -> bool:
@@ -215,25 +236,38 @@ class Pipeline:
             await work.changed()
         return work.stop is None and budget.available > 0
 
-    async def _implement(self, idea: Idea, parent: Seed | None, n: int) -> None:
+    async def _implement(
+        self, idea: Idea, parent: Seed | None, n: int, judging: list[asyncio.Task[None]]
+    ) -> None:
         """Has n more variants of an idea written, and evaluates each as soon as it is; n evaluations are
-        reserved."""
-        session = self.session
+        reserved. `judging` are the evaluations of its variants in flight. Each wave waits for the verdicts of
+        the one before, but not for repairs."""
+        session, proposer, left = self.session, self.proposer, n
         there = [v.kernel for v in session.state.tree.variants_of(idea.id) if not v.repairs]
-        known = {variant.kernel.id for variant in session.state.tree.variants_of(idea.id)}
-        rng = self.rng(idea.round, idea.id, "implement")
-        left, number = n, len(known)
-        writing = self.proposer.implement(session.problem, idea, parent, len(there) + n, there, rng)
+        wanted = len(there) + n
+        in_waves = isinstance(proposer, WritesInWaves) and proposer.wave > 0 and idea.proposer != LIBRARY
         try:
-            async for kernel in _as_it_is(parent) if idea.proposer == LIBRARY else writing:
-                if kernel.id in known or not left:
-                    continue
-                known.add(kernel.id)
-                left, number = left - 1, number + 1
-                self._write(
-                    Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round), idea, number
+            before = -1
+            while left and before != len(there):
+                if in_waves and judging:
+                    await asyncio.wait(judging)
+                    if session.work.stop is not None:
+                        return
+                before = len(there)
+                rng = self.rng(idea.round, idea.id, "implement")
+                writing = (
+                    _as_it_is(parent)
+                    if idea.proposer == LIBRARY
+                    else proposer.implement(session.problem, idea, parent, wanted, tuple(there), rng)
                 )
-            session.record(IdeaImplemented(at_s=session.now_s, idea_id=idea.id, variants=number))
+                async for kernel in writing:
+                    if left and (task := self._write(idea, kernel)) is not None:
+                        judging.append(task)
+                        there.append(kernel)
+                        left -= 1
+                if not in_waves:
+                    break
+            session.record(IdeaImplemented(at_s=session.now_s, idea_id=idea.id, variants=len(there)))
         except ProposerFailed as error:
             session.work.request_stop(f"error: {error}")
         except BudgetSpent as spent:
@@ -242,14 +276,19 @@ class Pipeline:
             for _ in range(left):
                 session.budget.settle(spent=False)
 
-    def _write(self, variant: Variant, idea: Idea, number: int) -> None:
-        self.session.record(VariantWritten(at_s=self.session.now_s, variant=variant, number=number))
-        self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
+    def _write(self, idea: Idea, kernel: Kernel, repairs: str = "") -> asyncio.Task[None] | None:
+        """Records a kernel as a variant of the idea and evaluates it; None if the idea has it already."""
+        there = self.session.state.tree.variants_of(idea.id)
+        if any(variant.kernel.id == kernel.id for variant in there):
+            return None
+        variant = Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round, repairs=repairs)
+        self.session.record(VariantWritten(at_s=self.session.now_s, variant=variant, number=len(there) + 1))
+        return self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
 
     async def _evaluate(self, variant: Variant, idea: Idea) -> None:
         judged = await self.session.evaluate(variant)
         if judged is not None and self._repairable(judged):
-            await self._repair(judged, idea)
+            self._spawn(idea, f"repair variant {judged.id}", self._repair, judged, idea)
 
     def _repairable(self, variant: Variant) -> bool:
         """Whether its log may help to fix the variant, and it has not been repaired too often."""
@@ -264,7 +303,7 @@ class Pipeline:
 
     async def _repair(self, failed: Variant, idea: Idea) -> None:
         """Tries to repair a failed variant if the budget has room for the evaluation."""
-        session, tree = self.session, self.session.state.tree
+        session = self.session
         if session.work.stop is not None or not session.budget.reserve(1):
             return
         rng = self.rng(idea.round, failed.id, "repair")
@@ -275,19 +314,14 @@ class Pipeline:
             session.work.request_stop(f"error: {error}")
         except BudgetSpent as spent:
             logger.info("variant %s is not repaired: %s", failed.id, spent)
-        there = tree.variants_of(idea.id)
-        if kernel is None or kernel.id in {variant.kernel.id for variant in there}:
+        if kernel is None or self._write(idea, kernel, failed.id) is None:
             session.budget.settle(spent=False)
-            return
-        self._write(
-            Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round, repairs=failed.id),
-            idea,
-            len(there) + 1,
-        )
 
-    def _spawn(self, idea: Idea, name: str, work: Callable[..., Awaitable[None]], *of: Any) -> None:
+    def _spawn(
+        self, idea: Idea, name: str, work: Callable[..., Awaitable[None]], *of: Any
+    ) -> asyncio.Task[None]:
         self._busy[idea.id] += 1
-        self.session.work.spawn(self._counted(idea, work, *of), name)
+        return self.session.work.spawn(self._counted(idea, work, *of), name)
 
     async def _counted(self, idea: Idea, work: Callable[..., Awaitable[None]], *of: Any) -> None:
         try:

@@ -161,6 +161,8 @@ class SteadyState:
             if self._asking and not of[-1].ideas and of[-1].event.number == len(state.asked) - 1:
                 return  # its ideas are being proposed
             session.close_round(number)
+            if self._asking:
+                session.work.spawn(self._pipeline.reflect(number), f"reflect on round {number}")
 
 
 def _seeds(state: RunState, entries: Sequence[Seed]) -> dict[str, Seed]:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from evaluators.base.jsonl_store import append_line
 from search.models.service import LONGEST_PAUSE_S, Service
-from search.records.budget import Budget, BudgetSpent, Cost
+from search.records.budget import NOTHING, Budget, BudgetSpent, Cost
 from search.records.model_calls import (
     LLM,
     LONGEST_TEXT,
@@ -96,6 +96,7 @@ class ModelClient:
         model is asked. A model whose service fails is asked again after pauses that double. After its number
         of tries it is out of service: other models are asked in its place, and one question at a time finds
         out whether it is back. If all are out of service, the question waits.
+        An optional question is asked once.
 
         Args:
             models: The models to ask, the preferred one first.
@@ -128,6 +129,8 @@ class ModelClient:
                     result = await self._attempt(model, asked, attempts[model], read)
                 return model, result
             except CallFailed as failed:
+                if question.optional:
+                    raise
                 asked = question
                 if service.denied:
                     continue
@@ -254,7 +257,7 @@ class ModelClient:
         """Makes one call, within the budget, and records it."""
         most = question.most_tokens(model.limits)
         reserved = Cost(tokens=most.tokens, dollars=model.price.at_most(most))
-        await self._reserve(reserved)
+        await self._reserve(reserved, reserved + reserved if question.optional else NOTHING)
         start = time.monotonic()
         answer: Answer | None = None
         failed: CallFailed | None = CallFailed(Cause.CONNECTION, "the call was interrupted")
@@ -306,9 +309,9 @@ class ModelClient:
             self._asked[model] -= 1
         return replace(answer, text=storable(answer.text))
 
-    async def _reserve(self, most: Cost) -> None:
+    async def _reserve(self, most: Cost, leaving: Cost) -> None:
         """Waits while calls in flight may still leave room. Raises BudgetSpent."""
-        while not self._budget.reserve_call(most):
+        while not self._budget.reserve_call(most, leaving=leaving):
             self._settled.clear()
             await self._settled.wait()
 

@@ -9,12 +9,14 @@ from typing import IO, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from search.observers import wording
 from search.observers.live_view import closing_view, live_view, round_line
 from search.observers.plain import PlainConsole
 from search.observers.run_progress import Progress
 from search.protocols import Observer
-from search.records.events import Event, RoundClosed, RunFinished, RunStarted
+from search.records.events import Event, RoundClosed, RoundReflected, RunFinished, RunStarted
 
 FRAMES_PER_S = 4
 """Enough for the spinners. Drawing a view takes about 5 ms, on the CPU that may be timing kernels."""
@@ -68,6 +70,8 @@ class LiveConsole:
         progress = self._progress
         if isinstance(event, RoundClosed):
             return [round_line(progress, progress.rounds[event.round], self._console)]
+        if isinstance(event, RoundReflected):
+            return [Text(wording.reflection(event.reflection), "bright_black")]
         if isinstance(event, RunStarted) and self._live is None:
             return [round_line(progress, summary, self._console) for summary in progress.summaries]
         return []

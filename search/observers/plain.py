@@ -15,6 +15,7 @@ from search.records.events import (
     IdeaProposed,
     LeadersCompared,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     VariantEvaluated,
@@ -84,6 +85,8 @@ class PlainConsole:
                 if (spent := progress.spent).calls:
                     cost = wording.cost(spent, progress.model_limits, causes=progress.causes)
                     yield "models", "; ".join(cost)
+            case RoundReflected(reflection=reflection):
+                yield "note", wording.reflection(reflection)
             case LeadersCompared(variants=variants):
                 best = f"{progress.best.id} {_timing(progress.best)}" if progress.best else "none"
                 yield "leaders", f"compared {len(variants)} variants in one session, best={best}"

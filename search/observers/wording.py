@@ -11,7 +11,7 @@ from search.observers.progress_items import ModelProgress, RoundSummary
 from search.observers.run_progress import Progress
 from search.records.model_calls import Cause, ModelCall, Spending
 from search.records.ranking import unconfirmed
-from search.records.tree import Variant
+from search.records.tree import Reflection, Variant
 
 REASONS = {
     "rounds": "all rounds are done",
@@ -127,6 +127,11 @@ def failure(call: ModelCall) -> str:
 def short_model(name: str) -> str:
     """A model's name without its provider."""
     return printable(name).rpartition("/")[2]
+
+
+def reflection(found: Reflection) -> str:
+    """A reflection, with its round."""
+    return f"on round {found.round}: {printable(found.text)}"
 
 
 def label(progress: Progress, idea_id: str, *, with_model: bool = False) -> str:

@@ -6,6 +6,7 @@
     ideatree prompt run=outputs/…                           a run's next question for ideas
     ideatree prompt run=outputs/… idea=<id>                 the question for an idea's code
     ideatree prompt run=outputs/… variant=<id>              the question for a variant's repair
+    ideatree prompt run=outputs/… reflection=2              the question about a closed round
     ideatree prompt run=outputs/… call=000012               a recorded call, unchanged
 
 All keys of `ideatree run` work too: `history=summary proposer.examples=false problem.sizes.n=512 …`.
@@ -45,7 +46,7 @@ from search.records.run_state import RunState, rebuild
 from search.records.tree import Category, Idea, Seed, drop_ins, shown_history
 from search.run.config import RunConfig
 
-OWN = ("run", "idea", "variant", "call")
+OWN = ("run", "idea", "variant", "reflection", "call")
 
 
 @dataclass
@@ -56,6 +57,7 @@ class PromptConfig(RunConfig):
     run: str | None = option(None, "run folder whose next question to show; null: a new search's first")
     idea: str | None = option(None, "id of the run's idea whose code question to show")
     variant: str | None = option(None, "id of the run's variant whose repair question to show")
+    reflection: str | None = option(None, "closed round of the run whose reflection question to show")
     call: str | None = option(None, "number of the run's recorded call to show, such as 000012")
     facts: str | None = option(
         None, "device that a new search's question is for: h100, h200, l40s, a100, a run or a recording"
@@ -110,6 +112,8 @@ def _estimate(config: DictConfig) -> list[str]:
         repairs=config.repairs,
         probes=config.probes,
         together=bool(config.proposer.get("together")),
+        screening=config.proposer.get("screening") or 1,
+        reflects=bool(config.proposer.get("reflection")) and config.history != "none",
         ideas_characters=len(question.system) + len(question.prompt),
         code_characters=len(code.system) + len(code.prompt),
     )
@@ -150,6 +154,12 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
         branch = int(config.branch)
         numbers = range(1, branch + 1 if config.proposer.get("together") else 2)
         return proposer.code_question(problem, idea, seeds.get(idea.parent), numbers, branch)
+    if (closed := config.reflection) is not None:
+        if closed not in map(str, range(1, tree.rounds_closed + 1)):
+            raise UsageError(
+                f"reflection={closed}: no such closed round; the run has closed {tree.rounds_closed}"
+            )
+        return proposer.reflection_question(problem, int(closed))
     number = tree.rounds_closed + 1
     strategy: Strategy = build(config.strategy)
     view = View(

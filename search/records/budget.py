@@ -144,21 +144,28 @@ class Budget:
         self.reserved -= 1
         self.spent += spent
 
-    def reserve_call(self, most: Cost) -> bool:
+    def reserve_call(self, most: Cost, *, leaving: Cost = NOTHING) -> bool:
         """Reserves a model call at its maximum possible cost.
+
+        Args:
+            most: The maximum possible cost.
+            leaving: For a call that the run can do without: the room to leave for other calls. Without that
+                room the call is refused at once, and the run continues.
 
         Returns:
             False if there is no room for it now, but calls in flight may turn out cheaper and leave room.
 
         Raises:
-            BudgetSpent: If there is no room and no call is in flight.
+            BudgetSpent: If there is no room and no call is in flight, or no room to leave.
         """
         if self.timed_out:
             raise BudgetSpent("seconds")
-        limit = self._too_much(most)
+        limit = self._too_much(most + leaving)
         if limit is None:
             self.cost_reserved += most
             return True
+        if leaving.calls:
+            raise BudgetSpent(limit)
         if self.cost_reserved.calls:
             return False
         self._refused = limit

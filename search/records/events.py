@@ -11,7 +11,7 @@ from evaluators.records.problem import Kernel, Problem
 from search.records.model_calls import ModelCall
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import LOWER_END
-from search.records.tree import Idea, Seed, Variant
+from search.records.tree import Idea, Reflection, Seed, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +205,13 @@ class ProbeMeasured(Event):
     request_id: str
     kernel: Kernel | None
     probe: Probe | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReflected(Event):
+    """The proposer has put into words what the measurements of a closed round say."""
+
+    reflection: Reflection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from search.records.events import (
     ProbeMeasured,
     ProbeRequested,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -31,13 +32,13 @@ from search.records.events import (
 from search.records.model_calls import ModelCall
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import MEDIAN
-from search.records.tree import Idea, Seed, Variant
+from search.records.tree import Idea, Reflection, Seed, Variant
 
 FORMAT_VERSION = 6
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
 Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
-`kernel_diagnosed`, version 6 `probe_requested` and `probe_measured`."""
+`kernel_diagnosed`, version 6 `probe_requested`, `probe_measured` and `round_reflected`."""
 
 
 class NewerFormatError(ValueError):
@@ -82,6 +83,8 @@ def encode(event: Event) -> dict[str, Any]:
             name, body = "probe_requested", {"id": event.request.id, **body["request"]}
         case ProbeMeasured():
             name = "probe_measured"
+        case RoundReflected():
+            name, body = "round_reflected", body["reflection"]
         case BestConfirmed():
             name, body = "best_confirmed", {"id": event.variant.id, "evaluation": body["evaluation"]}
         case RunFinished():
@@ -146,6 +149,8 @@ class Decoder:
             case "probe_measured":
                 measured: ProbeMeasured = from_fields(ProbeMeasured, {"at_s": at_s, **body})
                 return measured
+            case "round_reflected":
+                return RoundReflected(at_s=at_s, reflection=Reflection(**body))
             case "best_confirmed":
                 evaluation = Evaluation.from_json(body["evaluation"])
                 return BestConfirmed(at_s=at_s, variant=self._variants[body["id"]], evaluation=evaluation)

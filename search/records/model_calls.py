@@ -38,6 +38,8 @@ class Purpose(StrEnum):
     CODE = "code"
     REPAIR = "repair"
     PROBE = "probe"
+    REFLECTION = "reflection"
+    SCREENING = "screening"
 
 
 class Cause(StrEnum):
@@ -188,6 +190,8 @@ class Question:
         prompt: The user prompt.
         about: What the question is about, for the records: the id of an idea or a variant, or a round.
         schema: A JSON schema that the answer has to follow; None for plain text.
+        optional: Whether the search can do without the answer. Such a question is asked once, and only while
+            the budget has room for it and for more questions of its size.
     """
 
     purpose: Purpose
@@ -195,6 +199,7 @@ class Question:
     prompt: str
     about: str = ""
     schema: Mapping[str, Any] | None = None
+    optional: bool = False
 
     def most_tokens(self, limits: Limits) -> Usage:
         """The largest possible usage; no tokenizer produces more tokens than the text has bytes."""

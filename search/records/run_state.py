@@ -22,6 +22,7 @@ from search.records.events import (
     ProbeMeasured,
     ProbeRequested,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -31,7 +32,7 @@ from search.records.events import (
 from search.records.model_calls import Spending
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import Ranking
-from search.records.tree import Expansion, Idea, Seed, Tree, Variant
+from search.records.tree import Expansion, Idea, Reflection, Seed, Tree, Variant
 
 
 @dataclass
@@ -83,6 +84,8 @@ class RunState:
     """The probes that models asked for, by id."""
     probed: dict[str, ProbeMeasured] = field(default_factory=dict)
     """The results of probes, by the id of their request."""
+    reflections: dict[int, Reflection] = field(default_factory=dict)
+    """Reflections by round."""
     confirmed: dict[str, Evaluation] = field(default_factory=dict)
     """Final measurements by kernel id, without infrastructure errors."""
     statuses: Counter[Status] = field(default_factory=Counter)
@@ -141,6 +144,8 @@ class RunState:
             case ProbeMeasured(request_id=request_id, probe=probe):
                 self.probed[request_id] = event
                 self.device_s += probe.device_s if probe is not None else 0.0
+            case RoundReflected(reflection=reflection):
+                self.reflections[reflection.round] = reflection
             case BestConfirmed(variant=variant, evaluation=evaluation):
                 self.device_s += evaluation.device_s
                 if evaluation.status.is_of_the_kernel:
@@ -172,6 +177,8 @@ class RunState:
                 return request.id in self.probes
             case ProbeMeasured(request_id=request_id):
                 return request_id in self.probed
+            case RoundReflected(reflection=reflection):
+                return reflection.round in self.reflections
         return False
 
     def is_pending(self, asked: Asked) -> bool:

@@ -117,6 +117,21 @@ class Idea:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reflection:
+    """What the measurements of a closed round say about its hypotheses, in the words of a model.
+
+    Attributes:
+        round: The round.
+        text: The words: one line.
+        model: The language model.
+    """
+
+    round: int
+    text: str
+    model: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One kernel written for one idea.
 

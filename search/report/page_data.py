@@ -81,6 +81,9 @@ def _run(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "closing": [list(line) for line in wording.winner(progress)],
         "columns": list(columns),
         "trajectory": [list(row) for row in rows],
+        "reflections": [
+            [f"round {number}", each.text] for number, each in sorted(progress.state.reflections.items())
+        ],
         "reference": texts.add(started.problem.source),
     }
 

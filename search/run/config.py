@@ -47,6 +47,7 @@ class RunConfig(RunFolderConfig):
     proposer: Any = group("playbook")
     llm: Any = group(["openai"])
     choice: Any = group("fixed")
+    prompting: Any = group("full")
     evaluator: Any = group("default")
     pool: Any = group("ray")
     library: Any = group("folder")

@@ -32,6 +32,8 @@ BLOCKS = MarkdownIt().disable("inline")  # which is slow for odd texts, and says
 TEXT_NAMES = ("text", "idea", "hypothesis", "description")
 MOST_BRACKETS = 10_000
 NO_CODE = "the answer has no code"
+LONGEST_REFLECTION = 1000
+"""Characters of a reflection; sentences beyond are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +71,12 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str], *, probes: bool = False
         "seed": {"type": "string", "enum": [seed_id]},
         "library_entry": {"type": "string", "enum": ["", *entry_ids]},
     }
-    lists = {"ideas": {"type": "array", "items": _object(fields)}}
+    lists: dict[str, dict[str, Any]] = {"ideas": fields}
     if probes:
         text: dict[str, Any] = {"type": "string"}
         base = {**text, "enum": list(dict.fromkeys([seed_id, "", *entry_ids]))}
-        lists["probes"] = {"type": "array", "items": _object({"question": text, "what": text, "base": base})}
-    return _object(lists)
-
-
-def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object with exactly these fields."""
-    return {
-        "type": "object",
-        "properties": dict(fields),
-        "required": list(fields),
-        "additionalProperties": False,
-    }
+        lists["probes"] = {"question": text, "what": text, "base": base}
+    return _lists_schema(lists)
 
 
 def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
@@ -124,6 +116,51 @@ def read_probes(text: str, seed_id: str, entry_ids: Sequence[str]) -> list[Probe
             )
             return [each for each in found if each.question and each.what]
     return []
+
+
+def read_reflection(text: str) -> str:
+    """The note in an answer, as one line, cut after the last sentence that there is room for."""
+    note = _line(_without_thinking(text))
+    if not note:
+        raise ValueError("the answer has no text")
+    if len(note) <= LONGEST_REFLECTION:
+        return note
+    end = note.rfind(". ", 0, LONGEST_REFLECTION) + 1
+    return note[: end or LONGEST_REFLECTION]
+
+
+def ranking_schema(count: int) -> dict[str, Any]:
+    """The JSON schema of a ranking of `count` ideas."""
+    fields = {
+        "idea": {"type": "integer", "enum": list(range(1, count + 1))},
+        "rejected": {"type": "boolean"},
+        "reason": {"type": "string"},
+    }
+    return _lists_schema({"ranking": fields})
+
+
+def read_ranking(text: str, count: int) -> list[int]:
+    """The places of `count` ideas, from 0, the most promising first. Rejected ones are left out; those that
+    the answer does not mention come last."""
+    reason = "the answer ranks no idea"
+    for candidate in _json_candidates(_without_thinking(text)):
+        try:
+            items = _json_items(candidate)
+        except ValueError as error:
+            reason = str(error)
+            continue
+        rejected: dict[int, bool] = {}
+        for item in items:
+            stated = item if isinstance(item, dict) else {"idea": item}
+            number = str(stated.get("idea"))
+            if number.isdecimal() and 1 <= int(number) <= count:
+                rejected.setdefault(int(number) - 1, stated.get("rejected") is True)
+        if rejected:
+            places = [*rejected, *(place for place in range(count) if place not in rejected)]
+            if kept := [place for place in places if not rejected.get(place)]:
+                return kept
+            reason = "the answer rejects every idea"
+    raise ValueError(reason)
 
 
 def ideas_answer(ideas: Iterable[Idea]) -> str:
@@ -198,6 +235,21 @@ def code_blocks(text: str) -> list[str]:
         elif token.type == "code_block" and FENCE.search(token.content):
             blocks += code_blocks(token.content)  # fences indented by four spaces or more
     return blocks
+
+
+def _lists_schema(lists: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The schema of an object with lists of these names, whose items have these fields."""
+    return _object({name: {"type": "array", "items": _object(fields)} for name, fields in lists.items()})
+
+
+def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with exactly these fields."""
+    return {
+        "type": "object",
+        "properties": dict(fields),
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 
 def _kernel(source: str) -> Kernel:

@@ -12,9 +12,10 @@ from evaluators.records.cases import in_lines
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from search.records.ranking import Ranking
-from search.records.tree import LIBRARY, Category, Outcome, Seed, Variant, fastest
+from search.records.tree import LIBRARY, Category, Outcome, Reflection, Seed, Variant, fastest
 
 TRIED_CHARACTERS, SUMMARY_CHARACTERS, MISTAKES_CHARACTERS = 12_000, 4_000, 3_000
+REFLECTIONS_CHARACTERS = 3_000
 """The most characters of each section. Ideas that gained nothing are left out first, the oldest of them
 before others; then other ideas, the oldest first. The lineage of the seed, the best ideas and the last round
 are kept as long as there is room."""
@@ -50,7 +51,7 @@ class Gain:
 class MeasuredHistory:
     """The evidence of the ideas in `history`, whose seeds are variants in it or among `entries`. A kernel has
     one figure everywhere: its last comparison with other kernels if there was one, otherwise its own
-    verdict. `diagnoses` are by kernel id."""
+    verdict. `diagnoses` are by kernel id; `reflections` are those of earlier rounds, oldest first."""
 
     def __init__(
         self,
@@ -58,9 +59,11 @@ class MeasuredHistory:
         entries: Sequence[Seed] = (),
         ranking: Ranking | None = None,
         diagnoses: Mapping[str, Diagnosis] | None = None,
+        reflections: Sequence[Reflection] = (),
     ) -> None:
         self._history, self._ranking = history, ranking or Ranking()
         self._diagnoses = diagnoses or {}
+        self._reflections = reflections
         self._entries = {entry.id: entry for entry in entries}
         self._variants = {each.id: each for outcome in history for each in outcome.variants}
         self._ideas = {outcome.idea.id: outcome.idea for outcome in history}
@@ -106,6 +109,12 @@ class MeasuredHistory:
             return f"{found.status.value}: {found.cause}" if found.cause else found.status.value
         interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
         return f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
+
+    def result(self, variant: Variant) -> str:
+        """The figures of a variant, what a correct one gained over its seed, and what its profile found."""
+        gain = str(self.gain(variant) or "") if variant.timing else ""
+        limits = f"profile: {found}" if (found := self._bottlenecks(variant)) else ""
+        return "; ".join(filter(None, (self.figures(variant), gain, limits)))
 
     def verdict(self, seed: Seed) -> str:
         """All that is known of a seed's speed and accuracy."""
@@ -169,6 +178,20 @@ class MeasuredHistory:
             "different measurements differ by this much, speedups by less."
         )
 
+    def reflections(self) -> list[str]:
+        """What models concluded from earlier rounds, oldest first; the latest as far as there is room."""
+        lines = {str(each.round): f"Round {each.round}: {each.text}" for each in reversed(self._reflections)}
+        return [line for line in reversed(share_room(lines, REFLECTIONS_CHARACTERS).values()) if line]
+
+    def hypotheses(self, round: int) -> list[str]:
+        """The ideas of a round, each with its prediction and what was measured, as far as there is room."""
+        blocks = {
+            each.idea.id: self._block(each, predictions=True)
+            for each in self._history
+            if each.idea.round == round and each.idea.proposer != LIBRARY
+        }
+        return [block for block in share_room(blocks, TRIED_CHARACTERS).values() if block]
+
     def mistakes(self) -> list[str]:
         """Why kernels failed so far, each reason once, the most frequent first."""
         groups: defaultdict[tuple[Status, str], list[Variant]] = defaultdict(list)
@@ -195,18 +218,21 @@ class MeasuredHistory:
             variant = self._variants.get(variant.parent)
         return line
 
-    def _block(self, outcome: Outcome) -> str:
-        """An idea and, below it, each of its variants."""
+    def _block(self, outcome: Outcome, *, predictions: bool = False) -> str:
+        """An idea and, below it, its predictions, if wanted, and each of its variants."""
         idea = outcome.idea
         start = "the reference" if not idea.parent else f"`{idea.parent}`"
         expected = f" Expected: {idea.expected}" if idea.expected else ""
         lines = [f"- Round {idea.round}, {idea.category.value}, from {start}: {idea.text}{expected}"]
+        if predictions and idea.predicted_gain:
+            lines.append(f"  - predicted: {idea.predicted_gain:g} times as fast as its seed")
+        if predictions and idea.refuted_by:
+            lines.append(f"  - refuted by: {idea.refuted_by}")
+        if predictions and idea.variant_plans:
+            lines.append("  - its variants were to differ in this: " + "; ".join(idea.variant_plans))
         for number, variant in enumerate(outcome.variants, 1):
-            gain = self.gain(variant) if variant.timing else None
-            after = f"; {gain}" if gain else ""
-            limits = f"; profile: {found}" if (found := self._bottlenecks(variant)) else ""
             what = f" (repair of `{variant.repairs}`)" if variant.repairs else ""
-            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.figures(variant)}{after}{limits}")
+            lines.append(f"  - variant {number}{what} `{variant.id}`: {self.result(variant)}")
         if not outcome.variants:
             lines.append("  - not evaluated yet")
         return "\n".join(lines)

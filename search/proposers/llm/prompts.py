@@ -24,7 +24,6 @@ LANGUAGE_NAMES = {"triton": "Triton", "gluon": "Gluon", "cuda": "CUDA C++", "cpp
 VERSIONS = {"triton": "Triton {}", "nvcc": "CUDA toolkit {}", "compiler": "C++ compiler {}"}
 """Facts on the software that kernels are written for."""
 LOG_CHARACTERS = 6000
-SHORT_LOG_CHARACTERS = 600
 ENTRY_CHARACTERS = 40_000
 """The most characters of the library kernels' sources in a prompt; the least related are left out first."""
 
@@ -149,6 +148,7 @@ class Prompts:
             repeated=list(repeated),
             probes=probes,
             probed=probed,
+            reflections=evidence.reflections(),
         )
 
     def code(
@@ -159,20 +159,21 @@ class Prompts:
         seed: Seed | None,
         entry: Seed | None,
         evidence: MeasuredHistory,
-        failed: Sequence[Variant],
+        earlier: Sequence[Variant],
         numbers: Sequence[int],
         of: int,
     ) -> str:
-        """Asks for the variants with these numbers out of `of`. `failed` are the idea's variants that failed
-        so far."""
+        """Asks for the variants with these numbers out of `of`. `earlier` are the idea's first
+        variants, which were measured already."""
         plans = dict(enumerate(idea.variant_plans[:of], 1))
+        measured = [(n, plans.pop(n, ""), evidence.result(each)) for n, each in enumerate(earlier, 1)]
         own = [(number, plans.pop(number, "")) for number in numbers]
         return self._render(
             "code.md",
             **self._about(problem, facts, seed, evidence),
             idea=idea,
             entry=None if entry is None else _seed(entry, evidence),
-            failures=[_failure(variant) for variant in failed],
+            earlier=measured,
             own=own,
             of=of,
             others=list(plans.values()),
@@ -209,6 +210,39 @@ class Prompts:
         about = self._about(problem, facts, base, evidence)
         edits = self._edits and base is not None
         return self._render("probe.md", **about, request=request, own=[(1, "")], edits=edits)
+
+    def reflection(
+        self, problem: Problem, facts: Mapping[str, str], round: int, evidence: MeasuredHistory
+    ) -> str:
+        """Asks what the measurements of a closed round mean."""
+        return self._render(
+            "reflection.md",
+            **self._about(problem, facts, None, evidence),
+            round=round,
+            hypotheses=evidence.hypotheses(round),
+            reflections=evidence.reflections(),
+        )
+
+    def screening(
+        self,
+        problem: Problem,
+        facts: Mapping[str, str],
+        seed: Seed | None,
+        evidence: MeasuredHistory,
+        ideas: Sequence[Idea],
+        wanted: int,
+        *,
+        summary: bool = False,
+    ) -> str:
+        """Asks which `wanted` of the ideas for the seed are the most promising, and which cannot work."""
+        return self._render(
+            "screening.md",
+            **self._about(problem, facts, seed, evidence),
+            tried=evidence.tried(seed, summary=summary),
+            reflections=evidence.reflections(),
+            ideas=ideas,
+            wanted=wanted,
+        )
 
     def rules(self, problem: Problem) -> str:
         """The rules for a kernel in each language, without a question."""
@@ -297,12 +331,6 @@ def _roofline(evaluation: Evaluation) -> str:
         f"{found.operations / 1e9:.4g} GFLOP. At the rates below (copying, or products of the "
         f"allowed precision) that takes {found.floor_ms:.4g} ms, the roofline; it is {found.bound}-bound."
     )
-
-
-def _failure(variant: Variant) -> str:
-    assert variant.evaluation is not None
-    log = " ".join(_shortened(variant.evaluation.log, SHORT_LOG_CHARACTERS).split())
-    return f"{variant.evaluation.status.value}: {log}"
 
 
 def _shortened(text: str, characters: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,10 +17,13 @@ from search.proposers.llm.answers import (
     ProbeSketch,
     Sketch,
     ideas_schema,
+    ranking_schema,
     read_ideas,
     read_kernel,
     read_kernels,
     read_probes,
+    read_ranking,
+    read_reflection,
 )
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
 from search.proposers.llm.measured_history import MeasuredHistory
@@ -30,7 +34,16 @@ from search.protocols import NoUsableAnswer, ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
 from search.records.model_calls import LLM, CallFailed, OutOfService, Purpose, Question
 from search.records.probe_request import ProbeRequest
-from search.records.tree import Expansion, Idea, Outcome, Seed, Variant, shown_history, speedups_of
+from search.records.tree import (
+    Expansion,
+    Idea,
+    Outcome,
+    Reflection,
+    Seed,
+    Variant,
+    shown_history,
+    speedups_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +57,11 @@ class LLMProposer:
     """Asks one or several language models. The model that had an idea also writes its code. `choice` knows
     the models by their names here; `name` marks the ideas. `examples`, `hardware`, `mistakes`, `edits`,
     `diversity`, `languages` and `prompts` (a folder): see `Prompts`. `library`: whether prompts show the
-    library's kernels; `together`: whether one question asks for all variants of an idea.
+    library's kernels; `diagnoses`: whether they show the profiles of seeds; `reflection`: whether to
+    reflect on each round, and to show the reflections; `together`: whether one question asks for all variants
+    of an idea; `wave`: the number of variants of an idea to ask for at a time, each time with the results of
+    the earlier ones, None for all at once; `screening`: how many times as many ideas to ask for, of which the
+    model named by `screener` (None: the one that proposed most of them) chooses, None for no choice.
 
     A model that denies access is not asked again. If one is out of service, or gives no usable answer,
     another is asked. If all are out of service, questions of every kind wait, for at most `patience_s`
@@ -60,9 +77,14 @@ class LLMProposer:
         examples: bool = True,
         hardware: bool = True,
         mistakes: bool = True,
+        diagnoses: bool = True,
         edits: bool = True,
         diversity: float = 0.25,
         together: bool = False,
+        reflection: bool = True,
+        wave: int | None = None,
+        screening: int | None = None,
+        screener: str | None = None,
         library: bool = True,
         languages: Sequence[str] | str | None = None,
         prompts: str | None = None,
@@ -70,12 +92,21 @@ class LLMProposer:
     ) -> None:
         if not models:
             raise ValueError("proposer=llm needs a model: llm=openai, llm=google, llm=[openai,google], …")
+        if wave is not None and wave < 1:
+            raise ValueError(f"proposer.wave is {wave}; it must be 1 or more, or null for all at once")
         if patience_s < 0:
             raise ValueError(f"proposer.patience_s is {patience_s}; it must be 0 or more")
         self.models = dict(models)
         self._choice = choice or Fixed()
         self._name = name
-        self._library, self._together = library, together
+        self._library, self._together, self._reflection = library, together, reflection
+        self._diagnoses = diagnoses
+        if screening is not None and screening < 2:
+            raise ValueError(f"proposer.screening is {screening}; it must be 2 or more, or null for none")
+        if screener is not None and screener not in models:
+            raise ValueError(f"proposer.screener is {screener!r}; it must be one of {', '.join(models)}")
+        self.wave = wave or 0
+        self._screening, self._screener = screening or 1, screener
         self._patience_s = patience_s
         self._prompts = Prompts(
             folder=Path(prompts) if prompts else None,
@@ -112,12 +143,13 @@ class LLMProposer:
         self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], rng: random.Random
     ) -> list[Idea]:
         """Asks the chosen models at the same time, each for its share; another model answers for one that
-        cannot. Repeated ideas are replaced by asking once more."""
+        cannot. Repeated ideas are replaced by asking once more. With screening, the most promising of several
+        times as many ideas are returned."""
         earlier = self._earlier(expansion.seed)
         ideas: list[Idea] = []
         turned_down: list[str] = []
         again, pauses_s = True, iter(PAUSES_S)
-        while missing := expansion.ideas - len(ideas):
+        while missing := expansion.ideas * self._screening - len(ideas):
             shares = self._choice.pick(self._standings(self._names()), missing, rng)
             answers = await asyncio.gather(
                 *(
@@ -141,7 +173,25 @@ class LLMProposer:
                 break  # a model had fewer ideas than requested
             else:
                 again = False
-        return ideas[: expansion.ideas]
+        return await self._screened(problem, expansion, history, ideas)
+
+    async def _screened(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], ideas: list[Idea]
+    ) -> list[Idea]:
+        """As many ideas as are wanted: the most promising by a model's ranking or, without a usable one, the
+        first."""
+        places: Sequence[int] = range(len(ideas))
+        if len(ideas) > expansion.ideas:
+            question = self.screening_question(problem, expansion, history, ideas)
+            had = Counter(idea.model for idea in ideas)
+            model = max(self.models.values(), key=lambda each: had[each.name])
+            asked = [self.models[self._screener] if self._screener else model]
+            try:
+                read = partial(read_ranking, count=len(ideas))
+                _, places = await self._context.model_client.ask(asked, question, read)
+            except (CallFailed, BudgetSpent) as error:
+                logger.warning("the ideas of round %d are not screened: %s", expansion.round, error)
+        return [ideas[place] for place in places[: expansion.ideas]]
 
     async def _wait_or_give_up(
         self, failures: Sequence[CallFailed | ProposerFailed | BudgetSpent], pause_s: float | None
@@ -176,9 +226,10 @@ class LLMProposer:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """Makes one call per variant, all at the same time, or one for all, and yields each kernel as soon as
-        it arrives."""
+        it arrives; those of a wave in the order of their numbers."""
         source = parent.kernel.source if parent else ""
-        missing = range(len(written) + 1, n + 1)
+        last = min(n, self._wave_start(len(written) + 1) + self.wave) if self.wave else n
+        missing = range(len(written) + 1, last + 1)
         calls = [
             asyncio.create_task(
                 self._kernels(
@@ -189,7 +240,7 @@ class LLMProposer:
         ]
         ended: BudgetSpent | ProposerFailed | None = None
         try:
-            for call in asyncio.as_completed(calls):
+            for call in calls if self.wave else asyncio.as_completed(calls):
                 try:
                     for kernel in await call:
                         yield kernel
@@ -214,6 +265,24 @@ class LLMProposer:
             logger.info("variant %s was not repaired: %s", failed.id, error)
             return None
 
+    async def reflect(self, problem: Problem, round: int) -> Reflection | None:
+        """Asks the model that had most of the round's ideas, once. Nothing is asked with `history=none`."""
+        run = self._context
+        by_model = Counter(idea.model for idea in run.state.tree.ideas.values() if idea.round == round)
+        model = max(self.models.values(), key=lambda each: by_model[each.name])
+        if not self._reflection or run.history == "none" or not by_model[model.name]:
+            return None
+        question = self.reflection_question(problem, round)
+        try:
+            _, text = await run.model_client.ask([model], question, read_reflection)
+        except CallFailed as error:
+            logger.warning("no reflection on round %d: %s", round, error)
+        except BudgetSpent as spent:
+            logger.info("no reflection on round %d: %s", round, spent)
+        else:
+            return Reflection(round=round, text=text, model=model.name)
+        return None
+
     def ideas_question(
         self,
         problem: Problem,
@@ -226,8 +295,7 @@ class LLMProposer:
         run = self._context
         entries = run.entries if self._library else ()
         seed = expansion.seed
-        ranking = run.state.tree.before(expansion.round).ranking
-        evidence = MeasuredHistory(history, run.entries, ranking, run.state.diagnoses)
+        evidence = self._known(expansion, history)
         earlier = sum(each.round == expansion.round for each in run.state.probes.values())
         probes = max(run.probes - earlier, 0)
         prompt = self._prompts.ideas(
@@ -276,6 +344,29 @@ class LLMProposer:
             purpose=Purpose.PROBE, system=self._prompts.system(), prompt=prompt, about=f"probe {request.id}"
         )
 
+    def screening_question(
+        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], ideas: Sequence[Idea]
+    ) -> Question:
+        """The question which of the ideas are the most promising. It is optional."""
+        run = self._context
+        prompt = self._prompts.screening(
+            problem,
+            run.facts,
+            expansion.seed,
+            self._known(expansion, history),
+            ideas,
+            expansion.ideas,
+            summary=run.history == "summary",
+        )
+        return Question(
+            purpose=Purpose.SCREENING,
+            system=self._prompts.system(),
+            prompt=prompt,
+            about=f"round {expansion.round}",
+            schema=ranking_schema(len(ideas)),
+            optional=True,
+        )
+
     def code_question(
         self, problem: Problem, idea: Idea, parent: Seed | None, numbers: Sequence[int], of: int
     ) -> Question:
@@ -283,12 +374,16 @@ class LLMProposer:
         run = self._context
         entry = next((each for each in run.entries if each.id == idea.builds_on), None)
         there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
-        failed = [v for v in there if v.evaluation is not None and v.evaluation.timing is None]
+        earlier = [v for v in there if not v.repairs][: self._wave_start(numbers[0])]
         evidence = self._evidence(idea)
-        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, failed, numbers, of)
+        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, earlier, numbers, of)
         return Question(
             purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
         )
+
+    def _wave_start(self, number: int) -> int:
+        """The number of variants in the waves before that of the variant with this number."""
+        return (number - 1) // self.wave * self.wave if self.wave else 0
 
     def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
         """The question about a failed variant."""
@@ -297,6 +392,35 @@ class LLMProposer:
         return Question(
             purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
         )
+
+    def reflection_question(self, problem: Problem, round: int) -> Question:
+        """The question what the measurements of a closed round mean. It is optional."""
+        run = self._context
+        then = run.state.tree.before(round + 1)
+        evidence = MeasuredHistory(
+            then.history(), run.entries, then.ranking, reflections=self._reflections(round)
+        )
+        return Question(
+            purpose=Purpose.REFLECTION,
+            system=self._prompts.system(),
+            prompt=self._prompts.reflection(problem, run.facts, round, evidence),
+            about=f"round {round}",
+            optional=True,
+        )
+
+    def _reflections(self, before: int) -> list[Reflection]:
+        """The reflections to show in a question about this round."""
+        run = self._context
+        if not self._reflection or run.history == "none":
+            return []
+        return [each for number, each in sorted(run.state.reflections.items()) if number < before]
+
+    def _known(self, expansion: Expansion, history: Sequence[Outcome]) -> MeasuredHistory:
+        """The evidence for new ideas."""
+        run = self._context
+        ranking = run.state.tree.before(expansion.round).ranking
+        diagnoses = run.state.diagnoses if self._diagnoses else {}
+        return MeasuredHistory(history, run.entries, ranking, diagnoses, self._reflections(expansion.round))
 
     def _evidence(self, idea: Idea) -> MeasuredHistory:
         """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a

@@ -21,6 +21,8 @@ function head() {
 function tables() {
   const last = run.columns.length - 1;
   table("trajectory", run.columns, run.trajectory, [last]);
+  byId("reflections-frame").hidden = !run.reflections.length;
+  byId("reflections").append(...terms(run.reflections));
   const paid = data.calls.some((each) => each.dollars > 0);
   const columns = ["ideas", "variants", "correct", "new bests", "best", "median gain", "factor on winner's path"];
   if (paid) columns.push("cost");

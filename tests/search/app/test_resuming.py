@@ -88,6 +88,8 @@ def test_without_changes_a_resumed_run_has_its_own_config(begun: Path) -> None:
         (["llm=deepseek"], "proposer.models.deepseek.name", "deepseek/deepseek-flash"),
         (["llm=local", "llm.local.model=mine"], "proposer.models.local.name", "local/mine"),
         (["choice=bandit"], "proposer.choice._target_", "search.proposers.llm.choice.Bandit"),
+        (["prompting=no_mistakes"], "proposer.mistakes", False),
+        (["prompting.mistakes=false"], "proposer.mistakes", False),
         (["strategy=idea_branching"], "strategy.keep", 5),
         (["strategy=puct"], "strategy._target_", "search.strategies.puct.Puct"),
         (["evaluator=default"], "evaluator.isolation", "limits"),

@@ -121,7 +121,7 @@ def search_again(journal: Path) -> str:
     """The question for ideas of one more round."""
     model = probing()
     run(journal, model, rounds=4)
-    return model.asked[0].prompt
+    return next(each.prompt for each in model.asked if each.purpose is Purpose.IDEAS)
 
 
 def test_a_probe_is_no_variant_seed_winner_or_row(journal: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.records.budget import Budget, BudgetSpent, Cost
+from search.records.budget import NOTHING, Budget, BudgetSpent, Cost
 from search.records.model_calls import Answer, CallFailed, Cause, Limits, Price, Question, Usage
 from tests.search.model_client_fakes import (
     ANSWER,
@@ -76,8 +76,8 @@ def test_a_call_waits_for_one_under_way_to_leave_room(tmp_path: Path) -> None:
 class WatchedBudget(Budget):
     """Checks its caps whenever something changes."""
 
-    def reserve_call(self, most: Cost) -> bool:
-        granted = super().reserve_call(most)
+    def reserve_call(self, most: Cost, *, leaving: Cost = NOTHING) -> bool:
+        granted = super().reserve_call(most, leaving=leaving)
         self.check()
         return granted
 

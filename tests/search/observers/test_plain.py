@@ -9,8 +9,8 @@ import pytest
 from evaluators.records.problem import Kernel
 from search.observers.plain import PlainConsole
 from search.observers.run_progress import Progress
-from search.records.events import BestConfirmed, Event, ModelCalled, RunStarted
-from search.records.tree import Variant
+from search.records.events import BestConfirmed, Event, ModelCalled, RoundReflected, RunStarted
+from search.records.tree import Reflection, Variant
 
 
 def play(events: list[Event], **options: object) -> list[str]:
@@ -214,3 +214,10 @@ def test_a_closed_pipe_is_reported_once(whole_run: list[Event], caplog: pytest.L
         for event in whole_run:
             observer.on_event(event)
     assert len(caplog.records) == 1
+
+
+def test_a_reflection_is_a_note() -> None:
+    reflection = Reflection(round=1, text="Wider loads \x1b[31mpaid: 2x [1.9, 2.1]. " * 4, model="a/b")
+    lines = play([RoundReflected(at_s=9.0, reflection=reflection)])
+    assert lines[0].startswith("[     9.0s] note      on round 1: Wider loads [31mpaid: 2x [1.9, 2.1]. Wider")
+    assert len(lines) == 3

@@ -56,11 +56,15 @@ def test_the_first_question_on_this_cpu_names_its_compiler(capsys: pytest.Captur
 def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     search = ("problem=level1/conv2d", "facts=h200", "library.use=false", "rounds=5", "ideas=4", "branch=2")
     calls, tokens, dollars = shown(capsys, *search, "estimate=true").splitlines()
-    assert calls == "calls    13 for ideas, 40 for code, at most 40 for repairs"
-    assert "and 145,000 out, without" in tokens
+    assert calls == "calls    13 for ideas, 40 for code, 4 for reflections, at most 40 for repairs"
+    assert "and 145,600 out, without" in tokens
     assert "openai" in dollars
-    together = shown(capsys, *search, "estimate=true", "proposer.together=true").splitlines()
-    assert together[0].startswith("calls    13 for ideas, 20 for code")
+    screened = shown(capsys, *search, "estimate=true", "proposer.screening=3").splitlines()
+    assert screened[0].startswith("calls    13 for ideas, 13 for screening, 40 for code, 4 for reflections")
+    together = shown(
+        capsys, *search, "estimate=true", "proposer.together=true", "proposer.reflection=false"
+    ).splitlines()
+    assert together[0].startswith("calls    13 for ideas, 20 for code, at most")
 
 
 @pytest.mark.slow
@@ -84,6 +88,14 @@ def test_the_questions_for_code_and_repair(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
+def test_the_question_about_a_closed_round(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, f"run={RUN}", "reflection=1")
+    assert Counter(idea.text in text for idea in TREE.ideas.values() if idea.round == 1)[False] == 0
+    assert Counter(idea.text in text for idea in TREE.ideas.values() if idea.round == 2)[True] == 0
+    assert "three sentences" in text
+
+
+@pytest.mark.slow
 def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
     first = shown(capsys, f"run={RUN}", "call=000001")
     assert "Propose 2 optimisation ideas" in first
@@ -99,6 +111,7 @@ def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"run={RUN}", "call=99"], "no such call"),
         ([f"run={RUN}", "idea=99"], "no such idea"),
         ([f"run={RUN}", "variant=99"], "no such variant"),
+        ([f"run={RUN}", "reflection=99"], "no such closed round"),
         (["call=1"], "give run="),
         (["problem=level1/matmul", "idea=1"], "give run="),
         ([f"run={RUN}", "estimate=true"], "for a new search"),

@@ -125,6 +125,18 @@ def test_calls_continue_from_what_was_used() -> None:
     )
 
 
+@pytest.mark.parametrize("limit", [{"calls": 3}, {"tokens": 300}, {"dollars": 0.3}])
+def test_a_call_that_leaves_room_is_refused_alone(limit: dict[str, Any]) -> None:
+    budget = Budget(**limit)
+    assert budget.reserve_call(MOST, leaving=MOST + MOST)
+    for _ in range(2):
+        with pytest.raises(BudgetSpent):
+            budget.reserve_call(MOST, leaving=MOST + MOST)
+        budget.settle_call(MOST, MOST)
+        assert budget.exhausted(0) is None
+        assert budget.reserve_call(MOST)
+
+
 def test_no_call_is_reserved_when_the_time_is_up() -> None:
     clock = Clock()
     budget = Budget(seconds=10, clock=clock)

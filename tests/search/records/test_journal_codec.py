@@ -25,6 +25,7 @@ from search.records.events import (
     ProbeMeasured,
     ProbeRequested,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     SeedExhausted,
@@ -37,7 +38,7 @@ from search.records.journal_codec import FORMAT_VERSION, Decoder, NewerFormatErr
 from search.records.model_calls import Cause, ModelCall, Purpose, Usage
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import MEDIAN, RANKINGS
-from search.records.tree import Category, Idea, Seed, Variant
+from search.records.tree import Category, Idea, Reflection, Seed, Variant
 from tests.search.fakes import kernel, search
 from tests.search.small_run import events_of_a_run
 
@@ -188,6 +189,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
         ProbeRequested(at_s=5.8, request=PROBE),
         ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel, probe=TIMED),
         ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=None, probe=None),
+        RoundReflected(at_s=5.8, reflection=Reflection(round=1, text=draw(st.text()), model=draw(st.text()))),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
             at_s=7.0, reason=draw(st.text()), best=ranked[0], confirmed=draw(st.none() | st.just(again))

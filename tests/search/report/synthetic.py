@@ -27,6 +27,7 @@ from search.records.events import (
     KernelDiagnosed,
     ModelCalled,
     RoundClosed,
+    RoundReflected,
     RunFinished,
     RunStarted,
     VariantEvaluated,
@@ -35,7 +36,7 @@ from search.records.events import (
 from search.records.journal import Journal
 from search.records.model_calls import ModelCall, Purpose, Usage
 from search.records.run_state import RunState
-from search.records.tree import Category, Idea, Variant
+from search.records.tree import Category, Idea, Reflection, Variant
 
 MODELS = ("openai/gpt-6", "google/gemini-4-pro")
 ATTACK = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
@@ -157,6 +158,9 @@ class SyntheticRun:
             at_s += 2.0
             best = next(iter(self.state.tree.best()), None)
             yield RoundClosed(at_s=at_s, round=number, best=best, evaluations=self.state.evaluations)
+            text = "Half of the predictions were met." + f" {ATTACK}" * (number == 1)
+            reflection = Reflection(round=number, text=text, model=MODELS[0])
+            yield RoundReflected(at_s=at_s, reflection=reflection)
         best = self.state.tree.best()[0]
         assert best.evaluation is not None
         yield BestConfirmed(at_s=at_s + 5, variant=best, evaluation=best.evaluation)

@@ -78,6 +78,7 @@ def test_nothing_of_the_run_stands_in_the_page_as_markup(page: str) -> None:
 def test_what_is_dangerous_is_there_as_text(page: str) -> None:
     assert any(ATTACK in each["text"] for each in data_of(page)["ideas"])
     assert any(ATTACK in each for each in texts_of(page))
+    assert any(ATTACK in text for _, text in data_of(page)["run"]["reflections"])
 
 
 def test_each_variant_has_its_texts(page: str, small: SyntheticRun) -> None:

@@ -8,7 +8,17 @@ import textwrap
 
 import pytest
 
-from search.proposers.llm.answers import ideas_schema, read_ideas, read_kernel, read_kernels, read_probes
+from search.proposers.llm.answers import (
+    LONGEST_REFLECTION,
+    ideas_schema,
+    ranking_schema,
+    read_ideas,
+    read_kernel,
+    read_kernels,
+    read_probes,
+    read_ranking,
+    read_reflection,
+)
 from search.records.tree import Category
 from tests.search.fakes import ideas_answer
 
@@ -269,3 +279,50 @@ def test_probes_are_read_next_to_ideas(answer: str) -> None:
 @pytest.mark.parametrize("answer", [TWO, BARE, "nothing", '{"probes": "many"}', '{"probes": [' * 9000])
 def test_an_answer_without_probes_has_none(answer: str) -> None:
     assert read_probes(answer, "seed1", ENTRIES) == []
+
+
+def test_a_reflection_is_one_line_of_whole_sentences() -> None:
+    assert read_reflection("<think>hm</think>\nWider loads paid: 1.4x.\n\nThe rest\nis open.\n") == (
+        "Wider loads paid: 1.4x. The rest is open."
+    )
+    long = read_reflection("It gained 1.5 times. " * 100)
+    assert 900 < len(long) <= LONGEST_REFLECTION
+    assert long.endswith("times.")
+    assert len(read_reflection("x" * 5000)) == LONGEST_REFLECTION
+    with pytest.raises(ValueError, match="no text"):
+        read_reflection("<think>hm</think>\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "places"),
+    [
+        (
+            '{"ranking": [{"idea": 3, "rejected": false}, {"idea": 1}, {"idea": 2, "rejected": true}]}',
+            [2, 0, 3],
+        ),
+        (
+            'Here:\n\n```json\n[{"idea": "4"}, {"idea": 4, "rejected": true}, {"idea": 9},]\n```\n',
+            [3, 0, 1, 2],
+        ),
+        ("<think>[1]</think> [2, 4]", [1, 3, 0, 2]),
+    ],
+)
+def test_a_ranking_leaves_out_rejected_ideas(answer: str, places: list[int]) -> None:
+    assert read_ranking(answer, 4) == places
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ('{"ranking": [{"idea": 1, "rejected": true}, {"idea": 2, "rejected": true}]}', "rejects every idea"),
+        ('{"ranking": []}', "ranks no idea"),
+        ("The first one.", "not JSON"),
+    ],
+)
+def test_an_unusable_ranking(answer: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_ranking(answer, 2)
+
+
+def test_the_schema_of_a_ranking_names_the_ideas() -> None:
+    assert ranking_schema(3)["properties"]["ranking"]["items"]["properties"]["idea"]["enum"] == [1, 2, 3]

@@ -14,14 +14,19 @@ from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, R
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
-from search.proposers.llm.measured_history import SUMMARY_CHARACTERS, TRIED_CHARACTERS, MeasuredHistory
+from search.proposers.llm.measured_history import (
+    REFLECTIONS_CHARACTERS,
+    SUMMARY_CHARACTERS,
+    TRIED_CHARACTERS,
+    MeasuredHistory,
+)
 from search.proposers.llm.probe_findings import probe_findings
 from search.proposers.llm.prompts import Prompts
 from search.records.events import Event, ProbeMeasured, ProbeRequested
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import LeaderComparison, Ranking
 from search.records.run_state import RunState
-from search.records.tree import Category, Idea, Outcome, Seed
+from search.records.tree import Category, Idea, Outcome, Reflection, Seed
 from tests.search.fakes import correct, failed, outcome, timing
 
 PROBLEM = Problem(
@@ -226,12 +231,12 @@ def test_the_question_for_code() -> None:
         "> vectorise it",
         "half the time",
         "variant 2 of 3",
-        "What distinguishes yours: by float4\n\nThe others try:\n\n- by float2\n- by bulk copies\n",
+        "What distinguishes yours: by float4\n\nThe rest try:\n\n- by bulk copies\n",
+        "measured already:\n\n- variant 1 (by float2): compile_error: it is compile_error\n",
         "- incorrect, 3 kernels: it is incorrect",
         "<<<<<<< SEARCH",
         "# the seed",
         "# of the library",
-        "compile_error: it is compile_error",
         "class ModelNew(nn.Module)",
         "## Triton",
         "## CUDA C++",
@@ -302,6 +307,21 @@ def test_the_noise_between_measurements_is_told() -> None:
     assert "measurements so far" not in timed(0.5, 0.56), "two are too few"
 
 
+REFLECTIONS = [
+    Reflection(round=1, text="Wider loads gained 2x as predicted. More threads did not build.", model="m"),
+    Reflection(round=2, text="Nothing gained beyond the error.", model="m"),
+]
+
+
+def test_reflections_are_told_as_far_as_there_is_room() -> None:
+    evidence = MeasuredHistory(reflections=REFLECTIONS)
+    assert [line.partition(":")[0] for line in evidence.reflections()] == ["Round 1", "Round 2"]
+    long = [Reflection(round=number, text="x" * 900, model="m") for number in range(1, 6)]
+    told = MeasuredHistory(reflections=long).reflections()
+    assert [line.partition(":")[0] for line in told] == ["Round 3", "Round 4", "Round 5"]
+    assert sum(map(len, told)) <= REFLECTIONS_CHARACTERS
+
+
 GOLDEN = Path(__file__).with_name("golden")
 """Whole prompts, to be read by a person when they change: IDEATREE_GOLDEN=write renders them anew."""
 
@@ -344,9 +364,17 @@ def rendered() -> dict[str, str]:
         "compiler": "c++ 12.2.0",
         "torch": "2.13.0",
     }
-    on_cpu, prompts, told = replace(PROBLEM, device="cpu"), Prompts(), MeasuredHistory(HISTORY, [SEED, ENTRY])
+    on_cpu, prompts = replace(PROBLEM, device="cpu"), Prompts()
+    told = MeasuredHistory(HISTORY, [SEED, ENTRY], reflections=REFLECTIONS[:1])
     idea = replace(IDEA, variant_plans=("by float2", "by float4"))
-    gluon, state = Prompts(languages=["gluon"]), RunState()
+    predicted = replace(
+        HISTORY[0].idea, predicted_gain=1.5, refuted_by="less than 1.2x", variant_plans=("float2", "float4")
+    )
+    closed = MeasuredHistory(
+        [replace(HISTORY[0], idea=predicted), *HISTORY[1:3]], [SEED], reflections=REFLECTIONS[:1]
+    )
+    gluon = Prompts(languages=["gluon"])
+    state = RunState()
     for event in probe_events():
         state.apply(event)
     bad = outcome(
@@ -359,7 +387,8 @@ def rendered() -> dict[str, str]:
         "summary": prompts.ideas(PROBLEM, gpu, SEED, told, [], 4, 2, summary=True),
         "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, MeasuredHistory(), [], 1),
         "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
-        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, HISTORY[1].variants[:1], [2], 2),
+        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, (), [2], 2),
+        "later_wave": prompts.code(PROBLEM, gpu, idea, SEED, None, told, HISTORY[0].variants, [3], 4),
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
@@ -368,6 +397,8 @@ def rendered() -> dict[str, str]:
         ),
         "probe": prompts.probe(PROBLEM, gpu, PROBE, SEED, told),
         "probe_cpu": prompts.probe(on_cpu, cpu, PROBE, None, told),
+        "screening": prompts.screening(PROBLEM, gpu, SEED, told, [predicted, IDEA], 1),
+        "reflection": prompts.reflection(PROBLEM, gpu, 1, closed),
     }
 
 

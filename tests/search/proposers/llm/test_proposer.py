@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.problem import Kernel
 from search.models.client import ModelClient
 from search.proposers.llm.choice import Fixed
@@ -18,8 +19,8 @@ from search.protocols import ProposerFailed, RunContext
 from search.records.budget import Budget, BudgetSpent
 from search.records.model_calls import CallFailed, Cause, Limits, ModelCall, Price, Purpose, Question
 from search.records.run_state import RunState
-from search.records.tree import Category, Expansion, Idea, Variant
-from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, failed, ideas_answer, kernel
+from search.records.tree import Category, Expansion, Idea, Seed, Variant
+from tests.search.fakes import PROBLEM, ScriptedModel, code_answer, correct, failed, ideas_answer, kernel
 from tests.search.model_client_fakes import VirtualTime
 
 Answer = Callable[[Question], str | CallFailed]
@@ -298,3 +299,70 @@ def test_code_is_asked_of_the_model_that_had_the_idea_or_of_another_when_it_is_o
 def test_a_proposer_needs_a_model() -> None:
     with pytest.raises(ValueError, match="llm=openai"):
         LLMProposer({})
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_profiles_may_be_left_out(shown: bool, tmp_path: Path) -> None:
+    seed = Seed(id="seed1", kernel=kernel("seed"), evaluation=correct())
+    diagnosis = Diagnosis(reached=("static",), occupancy="that of the seed")
+    run, _ = context(tmp_path, state=RunState(diagnoses={seed.kernel.id: diagnosis}))
+    proposer = LLMProposer({"one": ScriptedModel(Counting())}, diagnoses=shown)
+    proposer.begin(run)
+    question = proposer.ideas_question(PROBLEM, Expansion(seed=seed, ideas=1, variants=1, round=2), [], 1)
+    assert ("Occupancy: that of the seed." in question.prompt) is shown
+
+
+def screening(tmp_path: Path, ranking: str | CallFailed, **more: Any) -> tuple[list[Idea], ScriptedModel]:
+    """The two ideas that are left of four, and the model, which ranks with this answer."""
+    ideas = Counting()
+
+    def answer(question: Question) -> str | CallFailed:
+        return ranking if question.purpose is Purpose.SCREENING else ideas(question)
+
+    model = ScriptedModel(answer)
+    run, _ = context(tmp_path, **more)
+    proposer = LLMProposer({"one": model}, screening=2)
+    proposer.begin(run)
+    return propose(proposer, 2), model
+
+
+def test_the_most_promising_of_more_ideas_are_kept(tmp_path: Path) -> None:
+    ranking = '{"ranking": [{"idea": 4, "rejected": false}, {"idea": 1, "rejected": true}, {"idea": 2}]}'
+    kept, model = screening(tmp_path, ranking)
+    assert [idea.text for idea in kept] == [IDEAS[3], IDEAS[1]]
+    asked, ranked = model.asked
+    assert (wanted(asked), ranked.about) == (4, "round 1")
+    assert all(
+        f"{number}. memory access: {text}" in ranked.prompt for number, text in enumerate(IDEAS[:4], 1)
+    )
+
+
+@pytest.mark.parametrize(
+    "ranking", ["no idea", CallFailed(Cause.REFUSED, "no"), '[{"idea": 1, "rejected": true}, 2]']
+)
+def test_without_a_usable_ranking_the_first_ideas_are_kept(
+    ranking: str | CallFailed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, model = screening(tmp_path, ranking)
+    is_usable = isinstance(ranking, str) and ranking.startswith("[")
+    assert [idea.text for idea in kept] == (IDEAS[1:3] if is_usable else IDEAS[:2])
+    assert ("the ideas of round 1 are not screened" in caplog.text) is not is_usable
+    assert len(model.asked) == 2, "the ranking is asked for once"
+
+
+def test_a_budget_for_ideas_alone_leaves_them_unscreened(tmp_path: Path) -> None:
+    kept, model = screening(tmp_path, '[{"idea": 4}]', budget=Budget(calls=3))
+    assert [idea.text for idea in kept] == IDEAS[:2]
+    assert len(model.asked) == 1
+
+
+def test_another_model_may_rank(tmp_path: Path) -> None:
+    one, two = ScriptedModel(Counting()), ScriptedModel(lambda question: "[2]", name="scripted/two")
+    run, _ = context(tmp_path)
+    proposer = LLMProposer({"one": one, "two": two}, choice=Fixed({"two": 0.0}), screening=2, screener="two")
+    proposer.begin(run)
+    assert [idea.text for idea in propose(proposer, 1)] == [IDEAS[1]]
+    assert [question.purpose for question in two.asked] == [Purpose.SCREENING]
+    for more, says in (({"screening": 1}, "screening is 1"), ({"screener": "three"}, "one of one")):
+        with pytest.raises(ValueError, match=says):
+            LLMProposer({"one": one}, **more)
