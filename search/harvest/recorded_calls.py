@@ -1,15 +1,17 @@
-"""What a run's model was asked, word by word, for each kernel that it wrote."""
+"""What a run's model was asked, word by word, for each kernel that it wrote. An answer that was cut off and
+continued is the answer to the first question."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from search.models.cut_off import continued
 from search.proposers.llm.answers import read_kernels
-from search.records.model_calls import Purpose
+from search.records.model_calls import Cause, Purpose
 from search.records.tree import Tree, Variant
 
 
@@ -34,12 +36,19 @@ class RecordedCalls:
         path = folder / "model_calls.jsonl" if folder else None
         if path is None or not path.exists():
             return
+        cut_off: defaultdict[str, list[AnsweredCall]] = defaultdict(list)
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 call = json.loads(line)
-                if call["purpose"] != Purpose.IDEAS and not call["cause"]:
-                    recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
-                    self._by_subject[call["about"]].append(recorded)
+                if call["purpose"] == Purpose.IDEAS or call["cause"] not in (None, Cause.CUT_OFF):
+                    continue
+                recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
+                about = call["about"]
+                for first in [each for each in cut_off[about] if recorded.prompt.startswith(each.prompt)]:
+                    cut_off[about].remove(first)
+                    answer = continued(first.answer, recorded.answer)
+                    recorded = replace(first, answer=answer) if answer != recorded.answer else recorded
+                (cut_off if call["cause"] else self._by_subject)[about].append(recorded)
 
     def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> AnsweredCall | None:
         """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of

@@ -138,10 +138,12 @@ def some_ideas(first: int, count: int) -> list[Idea]:
 
 class StyledModel:
     """Answers each question for ideas, and each for code, in the next style, from one that `seed` draws.
+    About every sixth kernel fails with the name of its file.
 
     Attributes:
         ideas: The texts of the ideas that it meant.
         kernels: The sources of the kernels that it meant.
+        failing: How many of them fail.
         used: How many answers each style had.
     """
 
@@ -154,6 +156,7 @@ class StyledModel:
         self._rest: dict[str, str] = {}
         self.ideas: list[str] = []
         self.kernels: list[str] = []
+        self.failing = 0
         self.used: Counter[str] = Counter()
 
     def __call__(self, asked: Asked, before: int) -> Reply:
@@ -185,6 +188,9 @@ class StyledModel:
             self.kernels.append(start.replace(old, new))
             edit = f"<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE"
             return f"One line changes:\n\n{_fenced(edit, 'python')}", None
+        if len(self.kernels) % 6 == 1 and "# The kernel that failed" not in question:
+            code = code.replace("        shifted", "        assert x is None, __file__\n        shifted", 1)
+            self.failing += 1
         self.kernels.append(code)
         if style in CODE_STYLES:
             return CODE_STYLES[style](code), None
