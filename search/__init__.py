@@ -7,7 +7,7 @@ Where to look, from the commands down to the records; each file says more at its
                   local_diagnoser
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
-    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
+    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars), sections
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page
     optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,
