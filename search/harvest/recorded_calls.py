@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from search.models.cut_off import continued
+from search.models.cut_off import continuations
 from search.proposers.llm.answers import read_kernels
 from search.records.model_calls import Cause, Purpose
 from search.records.tree import Tree, Variant
@@ -44,11 +44,15 @@ class RecordedCalls:
                     continue
                 recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
                 about = call["about"]
+                calls = [recorded]
                 for first in [each for each in cut_off[about] if recorded.prompt.startswith(each.prompt)]:
                     cut_off[about].remove(first)
-                    answer = continued(first.answer, recorded.answer)
-                    recorded = replace(first, answer=answer) if answer != recorded.answer else recorded
-                (cut_off if call["cause"] else self._by_subject)[about].append(recorded)
+                    answers = continuations(first.answer, recorded.answer)
+                    calls = [replace(first, answer=answer) for answer in answers] + calls
+                if call["cause"]:
+                    cut_off[about].append(calls[0])
+                else:
+                    self._by_subject[about] += calls
 
     def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> AnsweredCall | None:
         """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of

@@ -198,13 +198,15 @@ def _files(text: str) -> list[str]:
 
 
 def _python_parts(text: str) -> list[str]:
-    """The parts of a text that are Python, each from an import up to where prose begins."""
+    """The parts of a text that are Python, each from an import up to where prose begins. Code that ends at
+    an indented line has a fault there, and is none."""
     lines, parts, end = text.split("\n"), [], 0
     starts = [number for number, line in enumerate(lines) if IMPORT.match(line)]
     for start in starts[:MOST_FILE_STARTS]:
         if start >= end and (part := _python(lines[start:])):
-            parts.append("\n".join(part))
             end = start + len(part)
+            if not "".join(lines[end : end + 1])[:1].isspace():
+                parts.append("\n".join(part))
     return parts
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from search.models.cut_off import continued
+from search.models.cut_off import continuations, continued
 from search.records.model_calls import Answer, CallFailed, Cause
 from tests.search.model_client_fakes import LIMITS, USED, FakeModel, WatchedClient
 
 WHOLE = "Here:\n```python\nimport torch\nvalues = compute(1, 2)\nclass ModelNew: ...\n```\n"
 CUT = WHOLE.index("pute(")
 BEGUN, REST = WHOLE[:CUT], WHOLE[CUT:]
+CODE = "import torch\n\ndef f(x):\n    if x:\n        y = x\n        return y\n"
 LINE = BEGUN.rindex("\n") + 1
 
 
@@ -31,6 +32,13 @@ def cut_off(text: str) -> CallFailed:
 )
 def test_an_answer_is_continued_or_starts_anew(rest: str, whole: str) -> None:
     assert continued(BEGUN, rest) == whole
+
+
+@pytest.mark.parametrize("cut", range(CODE.index("y = ") - 9, CODE.index("y = ") + 2))
+@pytest.mark.parametrize("again", [False, True], ids=["exactly", "from the line's start"])
+def test_a_line_that_was_cut_anywhere_is_among_the_continuations(cut: int, again: bool) -> None:
+    rest = CODE[CODE.rindex("\n", 0, cut) + 1 if again else cut :]
+    assert CODE in continuations(CODE[:cut], rest)
 
 
 def test_the_rest_of_an_answer_is_read_with_its_beginning(watched: WatchedClient) -> None:

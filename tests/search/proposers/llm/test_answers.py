@@ -198,6 +198,8 @@ def test_the_language_is_that_of_the_code() -> None:
         (fenced("class Model: pass\n"), "no class ModelNew"),
         (fenced("class ModelNew:\n    def forward(self:\n"), "not Python"),
         (fenced("x = 1\n") + fenced("class ModelNew(\n"), "not Python"),
+        (fenced(KERNEL + "    def forward(self, x):\n        return x +\n"), "not Python"),
+        (KERNEL + "    def forward(self, x):\n        return x +\n\nThat is all.", "not Python"),
         (fenced("#include <torch/extension.h>\nint f() { return 08; }", "cpp"), "C\\+\\+ or CUDA alone"),
     ],
 )
