@@ -9,7 +9,7 @@ Where to look, from the commands down to the records; each file says more at its
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     queue/        waiting (what each search of a queue waits for)
-    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars)
+    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars), sections
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page
     optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,
@@ -31,8 +31,8 @@ Where to look, from the commands down to the records; each file says more at its
                   run_progress (progress_items), rows, wording
     protocols     what the engine asks of strategies, proposers, evaluators, libraries and observers
     recordings/   recorded runs that ship with the package; verdicts (the evaluator that repeats theirs)
-    models/       calls to language models: client (budget, retries, waiting, record), service (whether a
-                  model can be asked), providers/ (http, replies: what they share)
+    models/       calls to language models: client (budget, retries, waiting, record), cut_off (answers),
+                  service (whether a model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
                   (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices),
                   probe_request, outside (what others have to answer)

@@ -339,7 +339,8 @@ def _shipped_references() -> frozenset[str]:
 
 
 def _command(folder: Path) -> str:
-    """The command that made a run folder; "" where it is not recorded."""
+    """The command that made a run folder, without folders and addresses of servers; "" where it is not
+    recorded."""
     import yaml
 
     try:
@@ -348,4 +349,5 @@ def _command(folder: Path) -> str:
     except (OSError, yaml.YAMLError):
         return ""
     module = "search.run" if "strategy" in config else "search.mcp"
-    return without_folders(shlex.join(["python", "-m", module, *map(str, arguments)]))
+    public = [str(each) for each in arguments if "base_url=" not in str(each)]
+    return without_folders(shlex.join(["python", "-m", module, *public]))

@@ -1,15 +1,17 @@
-"""What a run's model was asked, word by word, for each kernel that it wrote."""
+"""What a run's model was asked, word by word, for each kernel that it wrote. An answer that was cut off and
+continued is the answer to the first question."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluators.base.jsonl_store import whole_lines
+from search.models.cut_off import continuations
 from search.proposers.llm.answers import read_kernels
-from search.records.model_calls import Purpose
+from search.records.model_calls import Cause, Purpose
 from search.records.tree import Tree, Variant
 
 
@@ -36,10 +38,21 @@ class RecordedCalls:
         path = folder / "model_calls.jsonl" if folder else None
         if path is None or not path.exists():
             return
+        cut_off: defaultdict[str, list[AnsweredCall]] = defaultdict(list)
         for call in whole_lines(path.read_bytes()):
-            if call["purpose"] in WRITING and not call["cause"]:
-                recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
-                self._by_subject[call["about"]].append(recorded)
+            if call["purpose"] not in WRITING or call["cause"] not in (None, Cause.CUT_OFF):
+                continue
+            recorded = AnsweredCall(**{each: call[each] for each in ("system", "prompt", "answer")})
+            about = call["about"]
+            calls = [recorded]
+            for first in [each for each in cut_off[about] if recorded.prompt.startswith(each.prompt)]:
+                cut_off[about].remove(first)
+                answers = continuations(first.answer, recorded.answer)
+                calls = [replace(first, answer=answer) for answer in answers] + calls
+            if call["cause"]:
+                cut_off[about].append(calls[0])
+            else:
+                self._by_subject[about] += calls
 
     def writing(self, variant: Variant, tree: Tree, entries: Mapping[str, str]) -> AnsweredCall | None:
         """The call whose answer is the variant; None if no model was asked for it. `entries`: the sources of

@@ -13,11 +13,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
 from evaluators.base.jsonl_store import append_line
+from search.models.cut_off import continued, reading
 from search.models.service import LONGEST_PAUSE_S, Service
 from search.records.budget import NOTHING, Budget, BudgetSpent, Cost
 from search.records.model_calls import (
@@ -93,9 +95,10 @@ class ModelClient:
         """Asks the first of the models that is in service and returns what `read` makes of its answer.
 
         An answer that cannot be used is asked for again, up to the model's number of tries; then the next
-        model is asked. A model whose service fails is asked again after pauses that double. After its number
-        of tries it is out of service: other models are asked in its place, and one question at a time finds
-        out whether it is back. If all are out of service, the question waits.
+        model is asked. An answer that was cut off is read together with the next one, which may continue it,
+        and alone once no model is left. A model whose service fails is asked again after pauses that
+        double. After its number of tries it is out of service: other models are asked in its place, and one
+        question at a time finds out whether it is back. If all are out of service, the question waits.
         An optional question is asked once.
 
         Args:
@@ -116,6 +119,7 @@ class ModelClient:
         given_up: dict[LLM, CallFailed] = {}
         attempts, unusable, lone = Counter[LLM](), Counter[LLM](), Counter[LLM]()
         answers: dict[LLM, int] = {}
+        begun: dict[LLM, str] = {}
         while True:
             model = await self._choose(models, given_up, patience_s)
             service = self._service(model)
@@ -126,12 +130,15 @@ class ModelClient:
                         continue  # it failed while this question waited for its turn
                     answers.setdefault(model, service.answers)
                     attempts[model] += 1
-                    result = await self._attempt(model, asked, attempts[model], read)
+                    read_on = reading(read, begun.get(model, ""))
+                    result = await self._attempt(model, asked, attempts[model], read_on)
                 return model, result
             except CallFailed as failed:
                 if question.optional:
                     raise
                 asked = question
+                if failed.cause is Cause.CUT_OFF:
+                    begun[model] = continued(begun.get(model, ""), failed.text)
                 if service.denied:
                     continue
                 if failed.outage:
@@ -142,10 +149,14 @@ class ModelClient:
                         given_up[model] = failed
                 elif not failed.cause.retryable or unusable[model] + 1 >= model.limits.tries:
                     given_up[model] = failed
+                    if begun.get(model) and len(given_up) == len(models):
+                        with suppress(ValueError):
+                            return model, read(begun[model])
                 else:
                     unusable[model] += 1
                     if failed.cause in FEEDBACK_CAUSES:
-                        asked = replace(question, prompt=f"{question.prompt}\n\n{_feedback(failed)}")
+                        text = begun[model] if failed.cause is Cause.CUT_OFF else failed.text
+                        asked = replace(question, prompt=f"{question.prompt}\n\n{_feedback(failed, text)}")
             finally:
                 if is_probe:
                     service.is_probed = False
@@ -371,13 +382,14 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 3600 else f"{seconds / 3600:.3g} h"
 
 
-def _feedback(failed: CallFailed) -> str:
+def _feedback(failed: CallFailed, text: str) -> str:
     """Shows the model its unusable answer and the precise reason."""
-    text = failed.text.strip()
+    text = text.strip()
     if len(text) > SHOWN_AGAIN:
         text = f"{text[: SHOWN_AGAIN // 2]}\n[…]\n{text[-SHOWN_AGAIN // 2 :]}"
     shown = f"\n\nThe answer was:\n\n~~~~\n{text}\n~~~~" if text else ""
-    return (
-        f"# An earlier answer could not be used\n\nReason: {failed}. Answer the whole question again without "
-        f"that fault.{shown}"
-    )
+    how = "more briefly" if failed.cause is Cause.CUT_OFF else "without that fault"
+    if failed.cause is Cause.CUT_OFF and text:
+        how += ", or write only the rest, from exactly where the answer ends"
+    again = f"Answer the whole question again {how}."
+    return f"# An earlier answer could not be used\n\nReason: {failed}. {again}{shown}"

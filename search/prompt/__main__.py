@@ -8,6 +8,7 @@
     ideatree prompt run=outputs/… variant=<id>              the question for a variant's repair
     ideatree prompt run=outputs/… reflection=2              the question about a closed round
     ideatree prompt run=outputs/… call=000012               a recorded call, unchanged
+    ideatree prompt run=outputs/… sections=true             how long the prompts' sections became
 
 All keys of `ideatree run` work too: `history=summary proposer.examples=false problem.sizes.n=512 …`.
 """
@@ -37,6 +38,7 @@ from search.engine.library_seeds import library_seeds
 from search.models.client import ModelClient
 from search.prompt.device_facts import device_facts, facts_of_this_cpu
 from search.prompt.estimate import SearchPlan, estimate_lines
+from search.prompt.sections import section_tables
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import Library, RunContext, Strategy, View
 from search.records.budget import Budget
@@ -62,6 +64,7 @@ class PromptConfig(RunConfig):
     facts: str | None = option(
         None, "device that a new search's question is for: h100, h200, l40s, a100, a run or a recording"
     )
+    sections: bool = option(False, "show how many characters each section of the run's prompts has, by round")
     estimate: bool = option(False, "show a new search's calls, tokens and dollars instead of a prompt")
     hydra: Any = hydra_settings(NO_FOLDER)
 
@@ -88,6 +91,10 @@ def main(config: DictConfig) -> int:
     folder = Path(config.run) if config.run is not None else None
     if folder is not None and config.call is not None:
         print(_recorded(folder, config.call))  # noqa: T201  (the command's output)
+    elif config.sections:
+        if folder is None:
+            raise UsageError("sections=true belongs to a run; also give run=<its folder>")
+        print("\n".join(section_tables(folder)))  # noqa: T201  (the command's output)
     elif config.estimate:
         print("\n".join(_estimate(config)))  # noqa: T201  (the command's output)
     else:

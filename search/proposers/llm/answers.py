@@ -7,7 +7,9 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import json_repair
@@ -15,11 +17,12 @@ from markdown_it import MarkdownIt
 from rapidfuzz import fuzz, process
 
 from evaluators.records.problem import Kernel, language_of
+from search.proposers.llm.written_ideas import field_of, written_ideas
 from search.records.model_calls import storable
 from search.records.tree import Category, Idea
 
 FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
-IMPORT = re.compile(r"(import|from) \w")
+IMPORT = re.compile(r"^(import|from) \w", re.MULTILINE)
 INCLUDE = re.compile(r"^\s*#\s*include\b", re.MULTILINE)
 THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 EDIT = re.compile(
@@ -29,8 +32,12 @@ EDIT = re.compile(
 
 BLOCKS = MarkdownIt().disable("inline")  # which is slow for odd texts, and says nothing of blocks
 
-TEXT_NAMES = ("text", "idea", "hypothesis", "description")
-MOST_BRACKETS = 10_000
+FILE_NAME = re.compile(r"\A\s*[\w./-]+\.py:?[ \t]*\n")
+"""The name of a file above its contents."""
+JSON_START = re.compile(r"""[{\[](?=\s*["'“”‘{\[/])""")
+CURLY = re.compile(r"[\s{\[]*“")
+"""JSON in typographic quotation marks."""
+MOST_BRACKETS, MOST_JSON_STARTS, MOST_FILE_STARTS = 10_000, 5, 100
 NO_CODE = "the answer has no code"
 LONGEST_REFLECTION = 1000
 """Characters of a reflection; sentences beyond are left out."""
@@ -81,18 +88,21 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str], *, probes: bool = False
 
 def read_ideas(text: str, entry_ids: Sequence[str]) -> list[Sketch]:
     """The ideas of an answer; at least one. What a person could read is read: JSON with small faults, in
-    prose or a code block, a bare list, other spellings of a category. An idea without a text is left out,
-    and so is the last one of an answer that was cut off."""
-    reason = ""
-    for candidate in _json_candidates(_without_thinking(text)):
+    prose or code blocks, a bare list, other names of the fields and spellings of a category, numbered or
+    titled Markdown. An idea without a text is left out, and so is the last one of an answer that was cut
+    off."""
+    text, reason = _without_thinking(text), ""
+    for candidate in _json_candidates(text):
         try:
             items = _json_items(candidate)
         except ValueError as error:
             reason = reason or str(error)
             continue
-        if ideas := [sketch for each in items if (sketch := _sketch(each, entry_ids))]:
+        if ideas := _sketches(items, entry_ids):
             return ideas
         reason = "the answer has no idea: each needs a `text`"
+    if ideas := _sketches(written_ideas(text), entry_ids):
+        return ideas
     raise ValueError(reason or "the answer is not JSON")
 
 
@@ -100,10 +110,9 @@ def read_probes(text: str, seed_id: str, entry_ids: Sequence[str]) -> list[Probe
     """The probes that an answer asks for next to its ideas. One without a question or a description is left
     out; one of an unknown kernel is a probe of the seed."""
     for candidate in _json_candidates(_without_thinking(text)):
-        try:
-            data = json.loads(candidate)
-        except (ValueError, RecursionError):
-            data = _mended(candidate)
+        data = None
+        with suppress(ValueError):
+            data = _parsed(candidate)
         if isinstance(data, dict) and isinstance(data.get("probes"), list):
             stated = (each for each in data["probes"] if isinstance(each, dict))
             found = (
@@ -187,28 +196,29 @@ def kernel_answer(kernel: Kernel) -> str:
 
 
 def read_kernel(text: str, seed: str = "") -> Kernel:
-    """The kernel of an answer: the last complete file among its code blocks, the file that edits make of
-    the source `seed`, or, without a code block, the part of the text that is a file."""
+    """The kernel of an answer: the file that edits make of the source `seed`, the last complete file among
+    its code blocks or, without one, the last part of the text that is a file."""
+    text = FILE_NAME.sub("", text.replace("\r\n", "\n"))
     if _why_not(text) is None:
         return _kernel(text)  # a file may contain fences, in a docstring
     text = _without_thinking(text)
-    if seed and (edits := EDIT.findall(text)):
-        return _kernel(edited(seed, edits))
-    reason = NO_CODE
-    for block in reversed(code_blocks(text) or [_unfenced(text)]):
-        found = _why_not(block)
-        if found is None:
-            return _kernel(block)
-        reason = found if "class ModelNew" in block or reason == NO_CODE else reason
-    raise ValueError(reason)
+    blocks, reasons = code_blocks(text), []
+    if seed and (edits := EDIT.findall(text) or EDIT.findall("\n".join(blocks))):
+        try:
+            return _kernel(edited(seed, edits))
+        except ValueError as error:
+            reasons.append(str(error))
+    if files := _files(text):
+        return _kernel(files[-1])
+    likely = sorted(blocks[::-1] or [text], key=lambda block: "class ModelNew" not in block)
+    raise ValueError([*reasons, *filter(None, map(_why_not, likely)), NO_CODE][0])
 
 
 def read_kernels(text: str, seed: str = "", count: int = 1) -> list[Kernel]:
     """The kernels of an answer to a question for `count` variants: its last `count` complete files, at least
     one. Edits of `seed` are one kernel."""
-    blocks = code_blocks(_without_thinking(text)) if count > 1 else []
-    kernels = [_kernel(block) for block in blocks if _why_not(block) is None][-count:]
-    return kernels or [read_kernel(text, seed)]
+    files = _files(_without_thinking(text)) if count > 1 else []
+    return [_kernel(file) for file in files[-count:]] or [read_kernel(text, seed)]
 
 
 def edited(source: str, edits: Sequence[tuple[str, str]]) -> str:
@@ -226,14 +236,17 @@ def edited(source: str, edits: Sequence[tuple[str, str]]) -> str:
     return source
 
 
-def code_blocks(text: str) -> list[str]:
-    """The contents of all fenced code blocks, whatever their fence, its length and its indentation."""
+def code_blocks(text: str, *, indented: bool = False) -> list[str]:
+    """The contents of all fenced code blocks, whatever their fence, its length and its indentation;
+    if `indented`, also of indented blocks without a fence."""
     blocks = []
     for token in BLOCKS.parse(text):
         if token.type == "fence":
             blocks.append(token.content)
         elif token.type == "code_block" and FENCE.search(token.content):
             blocks += code_blocks(token.content)  # fences indented by four spaces or more
+        elif token.type == "code_block" and indented:
+            blocks.append(token.content)
     return blocks
 
 
@@ -265,22 +278,42 @@ def _closest(source: str, wanted: str) -> str:
     return f"the closest line is {found[2] + 1}: {found[0].strip()}" if found else "it is empty"
 
 
-def _unfenced(text: str) -> str:
-    """The part of a text without fences that is a Python file: from the first import up to where prose
-    begins again. The whole text if no part is."""
-    lines = text.splitlines()
-    start = next((n for n, line in enumerate(lines) if IMPORT.match(line)), 0)
-    part = lines[start:]
-    while part:
+def _files(text: str) -> list[str]:
+    """The complete files of a text: those of its code blocks or, without one, the parts between its prose."""
+    blocks = [FILE_NAME.sub("", block) for block in code_blocks(text, indented=True)]
+    for number, (before, block) in enumerate(pairwise(blocks), 1):
+        if "class ModelNew" in block and IMPORT.search(before) and not IMPORT.search(block):
+            joined = f"{before}\n\n{block}"  # one file in two blocks
+            blocks[number] = joined if _why_not(joined) is None else block
+    complete = [block for block in blocks if _why_not(block) is None]
+    return complete or [part for part in _python_parts(text) if _why_not(part) is None]
+
+
+def _python_parts(text: str) -> list[str]:
+    """The parts of a text that are Python, each from an import up to where prose begins. Code that ends at
+    an indented line has a fault there, and is none."""
+    lines, parts, end = text.split("\n"), [], 0
+    starts = [number for number, line in enumerate(lines) if IMPORT.match(line)]
+    for start in starts[:MOST_FILE_STARTS]:
+        if start >= end and (part := _python(lines[start:])):
+            end = start + len(part)
+            if not "".join(lines[end : end + 1])[:1].isspace():
+                parts.append("\n".join(part))
+    return parts
+
+
+def _python(lines: list[str]) -> list[str]:
+    """The longest beginning of some lines that is Python, as far as its errors tell."""
+    while lines:
         try:
-            ast.parse("\n".join(part))
+            ast.parse("\n".join(lines))
         except SyntaxError as error:
-            part = part[: max(0, min(error.lineno or 0, len(part)) - 1)]
-        except ValueError:
-            break
+            lines = lines[: max(0, min(error.lineno or 0, len(lines)) - 1)]
+        except (ValueError, RecursionError, MemoryError):
+            return []
         else:
-            return "\n".join(part)
-    return text
+            break
+    return lines
 
 
 def _why_not(source: str) -> str | None:
@@ -309,63 +342,98 @@ def _without_thinking(text: str) -> str:
 
 
 def _json_candidates(text: str) -> list[str]:
-    """Where the JSON of an answer may be: code blocks, the last first, then the text itself, and what stands
-    between its outermost brackets."""
-    found = [*reversed(code_blocks(text)), text]
-    for opening, closing in ("{}", "[]"):
-        if (start := text.find(opening)) >= 0:
-            found.append(text[start : text.rfind(closing) + 1] or text[start:])
+    """Where the JSON of an answer may be: all code blocks or lines if each is one idea, code blocks, the last
+    first, the text itself, and what stands between its first and its last brackets."""
+    blocks = code_blocks(text)
+    found = [*reversed(blocks), text]
+    parts = (part.strip().rstrip(",") for part in blocks or text.splitlines())
+    objects = [part for part in parts if part.startswith("{") and part.endswith("}")]
+    if len(objects) > 1 and '"ideas"' not in text:
+        found.insert(0, f"[{','.join(objects)}]")
+    end, last = 0, max(text.rfind("}"), text.rfind("]")) + 1
+    for opening in islice(JSON_START.finditer(text), MOST_JSON_STARTS):
+        if (start := opening.start()) >= end:
+            with suppress(ValueError, RecursionError):
+                end = json.JSONDecoder().raw_decode(text, start)[1]
+            found.append(text[start : end if end > start else last] or text[start:])
     return found
 
 
 def _json_items(text: str) -> list[Any]:
-    """The items of the JSON of a text, with its small faults mended. Raises ValueError."""
-    try:
-        return _items(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        reason = ValueError(f"the answer is not JSON: {error}")
-    data = _mended(text)
-    items = _items(data) if data is not None else []
-    if items and not text.rstrip().endswith(("}", "]")):
+    """The ideas in the JSON of a text, with its small faults mended. Raises ValueError."""
+    items, text = _items(_parsed(text)), text.strip()
+    if items and text.startswith(("{", "[")) and not text.endswith(("}", "]")):
         items = items[:-1]  # cut off in the middle of the last one
-    if not items:
-        raise reason
+        if not items:
+            raise ValueError("the answer is not JSON: it ends in its first item")
     return items
 
 
-def _mended(text: str) -> Any:
-    """What JSON with faults says; None if it cannot be read."""
+def _parsed(text: str) -> Any:
+    """What the JSON of a text says, with its small faults mended. Raises ValueError."""
+    if CURLY.match(text):
+        text = re.sub("[“”]", '"', re.sub(r'(?<!\\)"', r"\"", text))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = ValueError(f"the answer is not JSON: {error}")
     text = text.strip()
     if not text.startswith(("{", "[")) or text.count("[") + text.count("{") > MOST_BRACKETS:
-        return None
-    return json_repair.loads(text, skip_json_loads=True)
+        raise reason
+    try:
+        return json_repair.loads(text, skip_json_loads=True)
+    except RecursionError:
+        raise reason from None
 
 
 def _items(data: Any) -> list[Any]:
-    """The ideas in JSON: a list, the list of an object, or a single idea."""
+    """The ideas in JSON, at whatever depth: objects with a text, or the texts of a list."""
     if isinstance(data, dict):
-        lists = [each for each in data.values() if isinstance(each, list)]
-        is_idea = any(name in data for name in TEXT_NAMES)
-        data = data["ideas"] if "ideas" in data else lists[0] if len(lists) == 1 and not is_idea else [data]
-    return data if isinstance(data, list) else [data]
+        if "ideas" in data:
+            return _items(data["ideas"])
+        inner = [
+            each
+            for key, each in data.items()
+            if isinstance(each, dict) or (isinstance(each, list) and not field_of(str(key)))
+        ]
+        deeper = _items(inner)
+        found = [each for each in deeper if isinstance(each, dict) and _text(each)]
+        if _text(data) and ("category" in data or not found):
+            return [data]
+        return found or (deeper if len(inner) == 1 else [data])
+    if isinstance(data, list):
+        several = (_items(each) if isinstance(each, dict | list) else [each] for each in data)
+        return [*chain.from_iterable(several)]
+    return [data]
+
+
+def _sketches(items: Iterable[Any], entry_ids: Sequence[str]) -> list[Sketch]:
+    return [sketch for each in items if (sketch := _sketch(each, entry_ids))]
 
 
 def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
     """The idea in an item of an answer; None if it has no text."""
     stated = item if isinstance(item, dict) else {"text": item}
-    text = next((stated[name] for name in TEXT_NAMES if stated.get(name)), "")
-    if not isinstance(text, str) or not text.strip():
+    fields = {field_of(str(key)): value for key, value in stated.items()}
+    entry, plans = fields.get("library_entry"), fields.get("variants")
+    if not (text := _line(_text(stated))):
         return None
-    entry, plans = stated.get("library_entry"), stated.get("variants")
     return Sketch(
-        text=_line(text),
-        category=_category(stated.get("category")),
-        expected=_line(stated.get("expected_effect")),
-        predicted_gain=_gain(stated.get("predicted_gain")),
-        refuted_by=_line(stated.get("refuted_by")),
+        text=text,
+        category=_category(fields.get("category")),
+        expected=_line(fields.get("expected_effect")),
+        predicted_gain=_gain(fields.get("predicted_gain")),
+        refuted_by=_line(fields.get("refuted_by")),
         variant_plans=tuple(filter(None, map(_line, plans))) if isinstance(plans, list) else (),
         library_entry=entry if isinstance(entry, str) and entry in entry_ids else "",
     )
+
+
+def _text(stated: Mapping[Any, Any]) -> str:
+    """The text of an idea or, if it has another name, the longest of those it may be; "" without one."""
+    texts = {str(key): each for key, each in stated.items() if isinstance(each, str) and each.strip()}
+    named = (each for key, each in texts.items() if field_of(key) == "text")
+    return texts.get("text") or max(named, key=len, default="")
 
 
 def _line(stated: object) -> str:

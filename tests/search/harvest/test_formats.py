@@ -108,7 +108,9 @@ def test_provenance(tmp_path: Path) -> None:
     hydra = tmp_path / "file" / "run" / ".hydra"
     hydra.mkdir()
     (hydra / "config.yaml").write_text("strategy: {}\n")
-    (hydra / "overrides.yaml").write_text("- problem=file\n- problem.path=my model.py\n")
+    (hydra / "overrides.yaml").write_text(
+        "- problem=file\n- problem.path=my model.py\n- llm.local.base_url=http://gpu7:8000/v1\n"
+    )
     (row,) = rows(Sft(), tmp_path)
     assert row["run"] == "file/run"
     assert (row["variants"], row["entry"], row["proposers"], row["models"]) == (

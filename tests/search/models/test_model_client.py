@@ -34,7 +34,7 @@ def test_a_call_after_a_torn_line_is_a_whole_line(watched: WatchedClient, tmp_pa
 
 
 def test_each_attempt_is_a_line_and_a_report(watched: WatchedClient) -> None:
-    half = failing(Cause.CUT_OFF, usage=USED, text="ha")
+    half = failing(Cause.CUT_OFF, usage=USED, text="te")
     assert watched.ask(FakeModel(failing(Cause.SERVER_ERROR), half, ANSWER)) == "text"
     assert [(call.attempt, call.cause) for call in watched.calls] == [
         (1, Cause.SERVER_ERROR),
@@ -42,7 +42,7 @@ def test_each_attempt_is_a_line_and_a_report(watched: WatchedClient) -> None:
         (3, None),
     ]
     lines = watched.lines()
-    assert [line["answer"] for line in lines] == ["", "ha", "text"]
+    assert [line["answer"] for line in lines] == ["", "te", "text"]
     assert [line["id"] for line in lines] == [call.id for call in watched.calls]
     assert len({call.id for call in watched.calls}) == 3
     assert [call.usage for call in watched.calls] == [Usage(), USED, USED]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from search.prompt import __main__ as prompt
+from search.prompt.sections import sections
 from search.records.journal import replay
 from search.records.run_state import rebuild
 
@@ -87,6 +90,24 @@ def test_the_questions_for_code_and_repair(capsys: pytest.CaptureFixture[str]) -
     assert FAILED.evaluation.log in text
 
 
+def test_the_sections_of_a_prompt() -> None:
+    answer = "# Answer\n\n<<<<<<< SEARCH\nold\n=======\nnew\n>>>>>>> REPLACE\n"
+    seed = "# The kernel to start from: `a1`\n\n```python\n# not a heading\nx = 1\n```\n\n## Below\n"
+    assert sections(seed + answer) == {"The kernel to start from": len(seed), "Answer": len(answer)}
+
+
+@pytest.mark.slow
+def test_the_sections_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest prompt of each round, which ends with what was asked last."""
+    ideas, code, repair = shown(capsys, f"run={RUN}", "sections=true").strip().split("\n\n")
+    calls = [json.loads(line) for line in (RUN / "model_calls.jsonl").read_text().splitlines()]
+    last = max(len(call["prompt"]) for call in calls if call["about"] == f"round {TREE.rounds_closed}")
+    assert ideas.startswith("ideas, characters")
+    assert re.search(rf"\ntogether .* {last:,}\n", ideas)
+    assert "What was tried so far" in ideas and "12,000" in ideas
+    assert "The evaluator's message" in repair and "The evaluator's message" not in code
+
+
 @pytest.mark.slow
 def test_the_question_about_a_closed_round(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, f"run={RUN}", "reflection=1")
@@ -114,6 +135,7 @@ def test_a_call_as_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
         ([f"run={RUN}", "reflection=99"], "no such closed round"),
         (["call=1"], "give run="),
         (["problem=level1/matmul", "idea=1"], "give run="),
+        (["problem=level1/matmul", "device=cpu", "sections=true"], "give run="),
         ([f"run={RUN}", "estimate=true"], "for a new search"),
         (["problem=level1/matmul", "facts=h2000"], "did you mean h200?"),
     ],

@@ -4,6 +4,7 @@ a reason that the model can act on."""
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 
 import pytest
@@ -27,6 +28,10 @@ KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
 TWO = ideas_answer("Tile it.", "Fuse\nit.", seed="seed1", category="control flow and loops")
 BARE = json.dumps(json.loads(TWO)["ideas"])
 ONE = json.dumps(json.loads(TWO)["ideas"][0])
+HEADINGS = (
+    "# Ideas\n\n### 1. Tile it.\n\n**Category:** Control flow\n**Variants:**\n1. by 64\n2. by 128\n\n"
+    "### 2. Fuse it.\n\n**Category:** Memory access\n\n# Summary\n\n1. Both are good."
+)
 PLAIN = '{{"text": "{}", "category": "control flow and loops", "expected_effect": "faster"}}'
 
 
@@ -71,6 +76,17 @@ IDEAS = {
     "a number as the effect": TWO.replace('"faster"', "1.3"),
     "another spelling of the category": TWO.replace("control flow and loops", "Control_Flow & Loops"),
     "a bad one between two": f'{{"ideas": [{items("Tile it.")}, {{"category": 3}}, {items("Fuse it.")}]}}',
+    "a line for each": "\n".join(json.dumps(each) for each in json.loads(BARE)),
+    "a fence for each": "\n".join(fenced(json.dumps(each), "json") for each in json.loads(BARE)),
+    "ideas by name": json.dumps(dict(zip("ab", json.loads(BARE), strict=True))),
+    "an object within": json.dumps([{"idea": each} for each in json.loads(BARE)]),
+    "brackets in the prose": f"See [1] and {{x}}:\n{TWO}\nThat {{is}} [all].",
+    "typographic quotation marks": re.sub('"(.*?)"', r"“\1”", TWO),
+    "numbered headings": HEADINGS,
+    "headings": re.sub("### .. ", "### ", HEADINGS),
+    "bold titles": re.sub("### ..(.*)", r"**Idea 7: \1**", HEADINGS).replace("7", "1", 1).replace("7", "2"),
+    "a numbered list": "What I see:\n1. one launch\n2. a loop\n\nIdeas:\n\n"
+    "1. **Tile it.**\n   - *Category*: loops\n2. Fuse\n   it.\n   - *Category*: memory\n\nGood luck!",
     "cut off in a third": f'{{"ideas": [{items("Tile it.", "Fuse it.")}, {{"text": "Half an ide',
 }
 
@@ -162,6 +178,14 @@ KERNELS = {
     "an unclosed fence": f"```python\n{KERNEL}",
     "the last of two": f"{fenced(KERNEL.replace('pass', 'first = 1'))}\nBetter:\n{fenced(KERNEL)}",
     "before one that was cut off": f"{fenced(KERNEL)}\nOr:\n```python\nimport torch\nclass ModelNew(to",
+    "the last of two without fences": f"Draft:\n{KERNEL.replace('pass', 'x = 1')}\nIt's better so:\n{KERNEL}",
+    "after prose that begins with from": f"from here on it is code\n\n{KERNEL}",
+    "a file name in the fence": fenced(f"src/kernel.py:\n{KERNEL}"),
+    "in two fences": f"{fenced('import torch')}and\n{fenced(KERNEL.partition(chr(10) * 3)[2])}",
+    "an indented block": "The file:\n\n" + textwrap.indent(KERNEL, "    "),
+    "a fence within a fence": fenced(f'"""Use:\n```\nModelNew()\n```\n"""\n{KERNEL}').replace(
+        "import", "import"
+    ),
     "after thoughts": f"<think>\n{fenced(KERNEL.replace('pass', 'draft = 1'))}</think>\n{fenced(KERNEL)}",
 }
 
@@ -184,6 +208,8 @@ def test_the_language_is_that_of_the_code() -> None:
         (fenced("class Model: pass\n"), "no class ModelNew"),
         (fenced("class ModelNew:\n    def forward(self:\n"), "not Python"),
         (fenced("x = 1\n") + fenced("class ModelNew(\n"), "not Python"),
+        (fenced(KERNEL + "    def forward(self, x):\n        return x +\n"), "not Python"),
+        (KERNEL + "    def forward(self, x):\n        return x +\n\nThat is all.", "not Python"),
         (fenced("#include <torch/extension.h>\nint f() { return 08; }", "cpp"), "C\\+\\+ or CUDA alone"),
     ],
 )
@@ -201,13 +227,19 @@ def edit(old: str, new: str) -> str:
 
 def test_edits_are_applied_to_the_seed() -> None:
     both = edit("        y = x + 1", "        y = x + 2") + "\nand\n" + edit("return y + 1", "return y")
-    for text in (both, fenced(both, "diff"), f"<think>{edit('a', 'b')}</think>{both}"):
+    for text in (
+        both,
+        fenced(both, "diff"),
+        textwrap.indent(fenced(both), "   "),
+        f"<think>{edit('a', 'b')}</think>{both}",
+    ):
         source = read_kernel(text, LONG).source
         assert source == LONG.replace("x + 1", "x + 2").replace("return y + 1", "return y")
 
 
 def test_a_whole_file_is_taken_where_a_seed_could_be_edited() -> None:
     assert read_kernel(fenced(KERNEL), LONG).source == KERNEL
+    assert read_kernel(edit("no such line", "y") + fenced(KERNEL), LONG).source == KERNEL
 
 
 def test_an_answer_with_several_variants() -> None:
