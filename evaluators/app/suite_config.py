@@ -51,7 +51,9 @@ class RulesConfig:
     floor: bool | None = option(None, "reject kernels that are faster than the machine can be")
     allow_degenerate: bool | None = option(None, "accept references that cannot judge")
     types: list[str] | None = option(None, "for operators: use only calls with tensors of these dtypes")
-    most_cases: int | None = option(None, "for operators: calls per dtype, the largest ones; null: all")
+    most_cases: int | None = option(
+        None, "for operators: use only this number of calls per dtype, the largest; null: all"
+    )
     timed: bool | None = option(None, "time the kernels; false: they only have to be right")
     sizes: dict[str, Any] = option({}, "module globals to replace, in each reference that has them")
 

@@ -23,7 +23,9 @@ class Settings:
 
     build_timeout_s: float = option(180.0, "time limit for building a kernel, in s")
     timeout_s: float = option(30.0, "time limit for loading, checking and timing a built kernel, in s")
-    thorough_timeout_s: float = option(300.0, "limit of the final measurement with torch.compile, in s")
+    thorough_timeout_s: float = option(
+        300.0, "time limit for a thorough measurement, which is longer and also times torch.compile, in s"
+    )
     open_timeout_s: float = option(300.0, "time limit for opening a problem, in s")
     memory_gb: float = option(16.0, "memory limit of a candidate, in GB")
     scratch_gb: float = option(4.0, "limit on the files that a candidate writes, in GB")
@@ -36,11 +38,13 @@ class Settings:
     max_calls: int = option(256, "maximum calls of a timed block, each on new inputs; on a CPU 32")
     plan: Plan = field(
         default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0),
-        metadata={"help": "how long every evaluation measures"},
+        metadata={"help": "how long an evaluation measures, unless it is thorough"},
     )
     thorough_plan: Plan = field(
         default_factory=lambda: Plan(block_ms=20.0, precision=0.005, max_s=5.0),
-        metadata={"help": "how long the final measurement measures"},
+        metadata={
+            "help": "how long a thorough measurement measures (thorough=true, or a search's final one)"
+        },
     )
     compile_mode: str = option(
         "max-autotune-no-cudagraphs", 'mode of the torch.compile baseline; "": no such baseline'

@@ -4,8 +4,8 @@
     ideatree evaluate problem=my_model.py kernel=my_kernel.py repeat=5
     ideatree evaluate problem=level1/softmax kernel=my_kernel.py json=true
 
-The verdict goes to standard output, progress to standard error. Exit status 0: the kernel is correct, with
-`repeat` every time; 1: it is not; 2: the call was wrong; 130: interrupted.
+The verdict goes to standard output, progress to standard error. Exit status 0: the kernel is correct in every
+evaluation (`repeat` sets their number); 1: it is not; 2: the call was wrong; 130: interrupted.
 """
 
 from __future__ import annotations

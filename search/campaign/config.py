@@ -38,6 +38,9 @@ class SearchesConfig(RunConfig):
     slice: int = option(20, "evaluations per slice of the budget")
     at_once: int | None = option(None, "searches to run concurrently; null: 3 per device, plus 1")
     rounds: int = option(100_000, "rounds of a search; by default the common budget ends it")
+    compare_leaders: bool = option(
+        False, "measure a search's leading kernels against each other before each round, not only at the end"
+    )
     budget: BudgetConfig = section(BudgetConfig)
 
 

@@ -18,8 +18,8 @@ command has four stages:
 - `install` puts the kernels into the model, compares it to the original, and times both.
 
 The run folder has the profile (`profile.html`), the problems, the searches, and `optimized/`, which loads
-without Ideatree. The exit status is 0, 2 for a wrong call, or 130 after an interrupt; continue with
-`resume=`.
+without Ideatree. Exit status 0: the command ended normally; 2: the call was wrong or the model is refused;
+130: interrupted. `resume=` continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -100,12 +100,16 @@ class OptimizeConfig(SearchesConfig):
     dtype: str | None = option(None, "dtype of floating weights and inputs; null: the model's default")
     device: str = option("auto", DEVICE_HELP)
     backward: bool = option(False, "profile forward and backward, in training mode")
-    warmup: int = option(3, "untimed iterations before the profile")
-    iterations: int = option(10, "iterations to time, and again to trace")
+    warmup: int = option(3, "untimed calls of the model before the profile")
+    iterations: int = option(
+        10, "calls of the model that the profile traces; three times that number are timed before, untraced"
+    )
     seed: int = option(0, "seed of the weights, the inputs and every random choice of the searches")
     top: int = option(20, "rows of the printed table")
     targets: int = option(8, "maximum number of problems to search kernels for")
-    least_gain: float = option(0.005, "smallest end-to-end gain worth a problem; 0.005: 0.5 %")
+    least_gain: float = option(
+        0.005, "smallest possible end-to-end gain for which a part of the model is searched; 0.005: 0.5 %"
+    )
     compared: int = option(5, "sets of weights and inputs on which the two models are compared")
     turns: int = option(15, "timing readings for each way of running the model")
     compile: str = option("all", "torch.compile modes to time: none | default | all (adds max-autotune)")

@@ -66,14 +66,16 @@ class ModelConfig:
     calls: list[dict[str, Any]] | None = option(
         None,
         "several ways of calling: [{}, {attention_mask: ones, weight: 3}, {use_cache: false}], each with the "
-        "arguments in which it differs; null: the usual ones of transformers, the file's get_calls()",
+        "arguments in which it differs; null: for a file its get_calls(), for transformers calls with and "
+        "without a mask and a cache, otherwise one call",
     )
     sizes: dict[str, Any] = option({}, "module globals to replace (files and problems)")
     config: dict[str, Any] = option({}, "changes to the architecture's default config")
     inputs: dict[str, Any] = option({}, "shapes of further inputs (transformers, diffusers)")
     batch: int | None = option(None, "batch size (architectures); null: 1")
     sequence: int | None = option(
-        None, "tokens per input (transformers, null: 128) or prompt (diffusers, 77)"
+        None,
+        "number of tokens: per input for transformers (null: 128), per prompt for diffusers (null: 77)",
     )
     image: int | None = option(None, "image height and width in pixels (torchvision); null: 224")
     sample: int | None = option(

@@ -35,7 +35,7 @@ class ReplayConfig:
 
     run: str | None = option(None, "folder of the recorded run, or name of a shipped recording")
     evaluations: bool = option(
-        False, "also repeat the recorded verdicts instead of evaluating the kernels here"
+        False, "use the recorded verdicts instead of evaluating the recorded kernels on this machine"
     )
 
 
@@ -63,7 +63,9 @@ class RunConfig(RunFolderConfig):
     )
     repairs: int = option(1, "times a failed variant is returned to the model with the evaluator's log")
     comparisons: int = option(
-        COMPARE_AT_MOST, "largest number of sessions that compare the leaders, per round; 0: none"
+        COMPARE_AT_MOST,
+        "times that the leading kernels may be measured against each other after one round, or at the end; "
+        "0: never",
     )
     profile: str = option(
         "off",
