@@ -8,6 +8,7 @@ from typing import Any
 from evaluators.base.option import option
 from evaluators.build.build_cache import BuildCache
 from evaluators.isolation import confinement
+from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.timing import Plan
 from evaluators.system.user_cache import cache_folder
 
@@ -44,6 +45,10 @@ class Settings:
     )
     compile_mode: str = option(
         "max-autotune-no-cudagraphs", 'mode of the torch.compile baseline; "": no such baseline'
+    )
+    configs: ConfigurationLimits = field(
+        default_factory=ConfigurationLimits,
+        metadata={"help": "how far the configurations that a kernel declares are searched"},
     )
     threads: int | None = option(
         None, "CPU threads of kernels and baselines; null: one per core that they may use"

@@ -171,7 +171,7 @@ class Worker:
         """Checks distinct built kernels and times them against one another and eager in turns: one evaluation
         each, whose samples are aligned by turn. A kernel that fails has its failing status, and the others
         continue. Slow checks (timing checks on a GPU, attribution) are left to the kernels' separate
-        evaluations, which come before. Raises WorkerBroken if no kernel is at fault."""
+        evaluations. Raises WorkerBroken if no kernel is at fault."""
         processes = self._opened(problem)
         start = time.monotonic()
         plan = asdict(self._settings.plan_of(thorough))

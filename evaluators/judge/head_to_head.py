@@ -54,9 +54,9 @@ class Contender:
 
 
 class HeadToHead:
-    """Compares candidates that have been evaluated separately before. Those checks are repeated in short (own
-    inputs, changed weights, distributions, spot checks of timed calls), but not the timing checks on a
-    GPU."""
+    """Compares candidates that are evaluated separately, too, before or afterwards. Those checks are made in
+    short (own inputs, changed weights, distributions, spot checks of timed calls), but not the timing checks
+    on a GPU."""
 
     def __init__(
         self, session: ReferenceSession, channels: list[Channel], pids: list[int], plan: Plan

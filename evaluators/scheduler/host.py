@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evaluators.build.builder import Build
+from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
@@ -24,6 +25,8 @@ class Host(Protocol):
 
     devices: int
     cores: int
+    configs: ConfigurationLimits
+    """How far the configurations of a kernel are searched."""
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device; returns the facts of device and software. Raises UnfitProblem if its

@@ -37,7 +37,7 @@ class LocalHost:
         gpus = visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
         self.cores = os.cpu_count() or 1
-        self._settings = settings
+        self._settings, self.configs = settings, settings.configs
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
         # Each worker keeps one thread for life: its processes end with the thread that started them.

@@ -95,7 +95,7 @@ class RayHost:
         import ray
 
         self._ray = ray
-        self._settings = settings
+        self._settings, self.configs = settings, settings.configs
         self._started_here = not address
         self._on_client = address.startswith("ray://")
         self._root = scratch.scratch_root(secrets.token_hex(4))

@@ -11,6 +11,7 @@ from typing import Any
 
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
@@ -44,6 +45,7 @@ class FakeHost:
 
     def __init__(self, *, devices: int = 1, cores: int = 1, work_s: float = 0.0) -> None:
         self.devices, self.cores = devices, cores
+        self.configs = ConfigurationLimits()
         self.work_s = work_s
         self.measuring: list[Act] = []
         self.building: list[Act] = []
