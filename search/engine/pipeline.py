@@ -214,8 +214,8 @@ class Pipeline:
         """Has n more variants of an idea written, and evaluates each as soon as it is; n evaluations are
         reserved."""
         session = self.session
-        there = [v.kernel for v in session.state.tree.variants_of(idea.id) if not v.repairs]
-        known = {variant.kernel.id for variant in session.state.tree.variants_of(idea.id)}
+        there = [v.written for v in session.state.tree.variants_of(idea.id) if not v.repairs]
+        known = {variant.written.id for variant in session.state.tree.variants_of(idea.id)}
         rng = self.rng(idea.round, idea.id, "implement")
         left, number = n, len(known)
         writing = self.proposer.implement(session.problem, idea, parent, len(there) + n, there, rng)
@@ -271,7 +271,7 @@ class Pipeline:
         except BudgetSpent as spent:
             logger.info("variant %s is not repaired: %s", failed.id, spent)
         there = tree.variants_of(idea.id)
-        if kernel is None or kernel.id in {variant.kernel.id for variant in there}:
+        if kernel is None or kernel.id in {variant.written.id for variant in there}:
             session.budget.settle(spent=False)
             return
         self._write(

@@ -120,7 +120,7 @@ class RecordedTree:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """The recorded variants, without repairs."""
-        kernels = [variant.kernel for variant in self._variants[idea.plan] if not variant.repairs]
+        kernels = [variant.written for variant in self._variants[idea.plan] if not variant.repairs]
         random.Random(f"{self._seed}/{idea.plan}").shuffle(kernels)
         for kernel in kernels[:n]:
             if kernel not in written:

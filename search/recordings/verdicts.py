@@ -72,7 +72,7 @@ class RecordedEvaluations:
 def recorded_repair(recorded: Sequence[Variant], failed: Variant) -> Kernel | None:
     """The kernel that repaired an equal kernel among the `recorded` variants of the same idea."""
     was = {variant.id for variant in recorded if variant.kernel.id == failed.kernel.id}
-    return next((variant.kernel for variant in recorded if variant.repairs in was), None)
+    return next((variant.written for variant in recorded if variant.repairs in was), None)
 
 
 def _joined(verdicts: Iterable[Mapping[str, Evaluation]]) -> dict[str, Evaluation]:

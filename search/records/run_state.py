@@ -194,7 +194,7 @@ class RunState:
         self.statuses[evaluation.status] += 1
         self.device_s += evaluation.device_s
         if evaluation.status.is_of_the_kernel:
-            self.verdicts[variant.kernel.id] = evaluation
+            self.verdicts[variant.kernel.id] = self.verdicts[variant.written.id] = evaluation
 
 
 def rebuild(events: Iterable[Event]) -> RunState:
