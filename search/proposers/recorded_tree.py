@@ -58,7 +58,7 @@ class RecordedTree:
         found: defaultdict[str, dict[str, tuple[Idea, list[Variant]]]] = defaultdict(dict)
         for run in self._runs:
             for idea in run.tree.ideas.values():
-                variants = [each for each in run.tree.variants_of(idea.id) if each.kernel.id in run.verdicts]
+                variants = [each for each in run.tree.variants_of(idea.id) if each.written.id in run.verdicts]
                 if variants and idea.proposer != LIBRARY:
                     parent = run.tree.variants.get(idea.parent)
                     kernel = parent.kernel.id if parent else entries.get(idea.parent, "")
