@@ -14,6 +14,7 @@ from evaluators.records.configurations import Configuration, ConfigurationLimits
 from evaluators.records.evaluation import ConfigurationResult, Evaluation, Stage, Status
 from evaluators.records.problem import Problem
 from evaluators.records.timing import paired_speedup
+from evaluators.scheduler.host import OnStage
 from evaluators.scheduler.job import Job
 
 MOST_TOGETHER = 8
@@ -43,6 +44,7 @@ class OnConfigurations:
     async def evaluate(self, job: Job, configurations: Sequence[Configuration]) -> Evaluation:
         """The verdict on the best configuration, with the results of all. A wrong one gives way to the next
         best; one that cheats is the verdict. If none could be timed, the first is judged."""
+        job.on_stage = _changes(job.on_stage)
         jobs = {each.kernel.id: job.of_kernel(each.kernel) for each in configurations}
         progress = _Progress()
         order = await self._by_speed(list(jobs.values()), progress) if job.problem.timed else []
@@ -124,6 +126,19 @@ class OnConfigurations:
                 ConfigurationResult(values=each.values, timing=timing, cause=cause, chosen=is_chosen)
             )
         return tuple(results)
+
+
+def _changes(on_stage: OnStage) -> OnStage:
+    """Passes a stage on if it differs from the last one: all builds are one stage."""
+    last = ""
+
+    def enter(stage: str) -> None:
+        nonlocal last
+        if stage != last:
+            last = stage
+            on_stage(stage)
+
+    return enter
 
 
 def by_speed(measured: Mapping[str, Evaluation]) -> list[str]:

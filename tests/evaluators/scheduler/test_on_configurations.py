@@ -88,10 +88,12 @@ def chosen(evaluation: Evaluation) -> object:
 
 def test_the_fastest_configuration_gets_one_ordinary_verdict() -> None:
     host = TimedHost()
-    found = judged(host, space(40, 10, 30, 20), thorough=True)
+    stages: list[str] = []
+    found = judged(host, space(40, 10, 30, 20), thorough=True, on_stage=stages.append)
     assert (chosen(found), host.judged) == (10, [(10, True)])
     assert host.sessions == [[40, 10, 30, 20]], "the first session is clear"
     assert [each.name for each in found.configurations] == ["B=10", "B=20", "B=30", "B=40"]
+    assert stages == ["building", "measuring", "checking"]
     assert found.stages_s[Stage.CONFIGURATIONS] == 1.0
     assert (found.device_s, found.build_s) == (1.5, 1.0)
     assert host.built.total() == 4, "each is built once, also for the verdict"
