@@ -21,10 +21,11 @@ from tests.search.fakes import FakeEvaluator, FakeProposer, contents, correct, s
 
 WRITTEN = Kernel(source='CONFIGS = {"B": [1, 2, 3]}\nB = 1\nclass ModelNew: ...\n', language="triton")
 PLAIN = Kernel(source="B = 2\nclass ModelNew: ...\n", language="triton")
+OTHER = Kernel(source="class ModelNew: ...\n", language="triton")
 
 
 class DeclaringProposer(FakeProposer):
-    """Writes the same kernel for every idea, and its plain form for every second one."""
+    """Writes the same kernels for every idea: one that declares configurations, and one about as fast."""
 
     async def implement(
         self,
@@ -35,14 +36,14 @@ class DeclaringProposer(FakeProposer):
         written: Sequence[Kernel],
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
-        for kernel in (WRITTEN, PLAIN)[:n]:
-            if kernel not in written:
-                yield kernel
+        assert {WRITTEN, OTHER}.issuperset(written), "as it wrote them"
+        for kernel in (WRITTEN, OTHER)[:n]:
+            yield kernel
 
 
 def verdict(kernel: Kernel) -> Evaluation:
     if kernel != WRITTEN:
-        return correct(4.0)
+        return correct(4.0 if kernel == PLAIN else 3.99)
     timing = correct(4.0).timing
     results = (
         ConfigurationResult(values={"B": 2}, timing=timing, chosen=True),
@@ -64,13 +65,17 @@ def test_the_best_configuration_is_the_variants_kernel(tmp_path: Path) -> None:
     state = state_of(path)
     declaring = [each for each in state.tree.variants.values() if each.written == WRITTEN]
     assert len(declaring) == 2
-    assert {each.kernel for each in state.tree.variants.values()} == {PLAIN}
-    assert evaluator.seen == {WRITTEN.id: 1, PLAIN.id: 1}, "equal kernels share the verdict"
+    assert {each.kernel for each in state.tree.variants.values()} == {PLAIN, OTHER}
+    assert set(evaluator.seen.values()) == {1}, "equal kernels share the verdict"
     assert evaluator.confirmed == [PLAIN.id]
     assert finished.best.kernel == PLAIN
+    assert state.finished == finished
+    assert set(*evaluator.compared) == {PLAIN.id, OTHER.id}
+    assert finished.best.evaluation.configurations == verdict(WRITTEN).configurations, "also once compared"
     finalise(tmp_path, state)
     for file in (tmp_path / "best.py", *(tmp_path / "variants").iterdir()):
-        assert file.read_text().endswith(PLAIN.source) and "CONFIGS" not in file.read_text()
+        assert "CONFIGS" not in file.read_text()
+    assert (tmp_path / "best.py").read_text().endswith(PLAIN.source)
     assert "CONFIGS" in path.read_text(), "the journal keeps what was written"
     history = MeasuredHistory(state.tree.history(), (), state.tree.ranking)
     assert "(B=2 is the best of 3 configurations, which take" in history.tried(None)
