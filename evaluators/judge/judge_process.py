@@ -15,7 +15,7 @@ passes to it, and to the worker:
        candidate is the previous one, whose channel was kept
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
-    -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
+    -> compare {session, plan, effort, pids, ...} + the candidates' channels: see `head_to_head.py`
     <- comparing
     -> next: whose turn is it?
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
@@ -52,7 +52,7 @@ from evaluators.judge.session_options import SessionOptions
 from evaluators.records.evaluation import NOT_HERE, Stage, Status
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
-from evaluators.records.timing import Plan, sabotaged
+from evaluators.records.timing import Effort, Plan, sabotaged
 from evaluators.records.verdict import Verdict
 from evaluators.reference.judging_power import audit
 from evaluators.reference.loading import USERS_ERRORS, assigned_names
@@ -154,7 +154,9 @@ class JudgeProcess:
                 self._worker.send({"op": "verdict", **self._judge(session, order).message()})
             case "compare" if session is not None:
                 channels = [Channel.from_fd(fd) for fd in self._worker.take_fds(order["fds"])]
-                self._head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
+                self._head_to_head = HeadToHead(
+                    session, channels, order["pids"], Plan(**order["plan"]), Effort(order["effort"])
+                )
                 self._worker.send({"op": "comparing"})
             case "next" if self._head_to_head is not None:
                 self._next(self._head_to_head)

@@ -41,7 +41,7 @@ class ConfigurationLimits:
 
     most: int = option(32, "maximum configurations that a kernel may declare, in all combinations")
     seconds: float = option(
-        20.0, "device time for comparing the configurations of a kernel, in s; the session in progress ends"
+        30.0, "device time for comparing the configurations of a kernel, in s; the session in progress ends"
     )
 
     def __post_init__(self) -> None:

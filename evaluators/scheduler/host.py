@@ -12,6 +12,7 @@ from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 
 OnStage = Callable[[str], None]
 
@@ -71,7 +72,7 @@ class Host(Protocol):
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         """Compares distinct kernels in one session. Raises WorkerBroken or WorkerDied."""
         ...

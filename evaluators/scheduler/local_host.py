@@ -21,6 +21,7 @@ from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
@@ -118,10 +119,10 @@ class LocalHost:
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
+        return await self._run(device, Worker.compare, problem, kernels, archives, effort=effort)
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""

@@ -1,8 +1,8 @@
 """Chooses among the configurations that a kernel declares, by successive halving (Jamieson & Talwalkar 2016).
 
-All are built and timed next to eager; the faster half is timed again, and so on. The best one is then judged
-as any kernel is, in a new process and on its own source: winning the comparison proves nothing. Decisions
-depend on the times alone.
+All are built, checked in short and timed next to eager; the faster half is timed again, and so on. The best
+one is then judged as any kernel is, in a new process and on its own source: winning the comparison proves
+nothing. Decisions depend on the times alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from evaluators.records.configurations import Configuration, ConfigurationLimits
 from evaluators.records.evaluation import ConfigurationResult, Evaluation, Stage, Status
 from evaluators.records.problem import Problem
-from evaluators.records.timing import paired_speedup
+from evaluators.records.timing import Effort, paired_speedup
 from evaluators.scheduler.host import OnStage
 from evaluators.scheduler.job import Job
 
@@ -22,7 +22,7 @@ MOST_TOGETHER = 8
 MOST_JUDGED = 3
 """Configurations to judge at most, if those that were faster turn out to be wrong."""
 
-CompareJobs = Callable[[Problem, list[Job], bool], Awaitable[dict[str, Evaluation]]]
+CompareJobs = Callable[[Problem, list[Job], Effort], Awaitable[dict[str, Evaluation]]]
 Judge = Callable[[Job], Awaitable[Evaluation]]
 
 
@@ -85,7 +85,7 @@ class OnConfigurations:
         """Measures each configuration once if there is time. Returns whether one session measured all."""
         waiting, size, sessions = list(jobs), MOST_TOGETHER, 0
         while waiting and not self._is_over(progress):
-            found = await self._compare(waiting[0].problem, waiting[:size], False)
+            found = await self._compare(waiting[0].problem, waiting[:size], Effort.QUICK)
             sessions += 1
             progress.device_s += sum(each.device_s for each in found.values())
             measured = {id: each for id, each in found.items() if each.status.is_of_the_kernel}

@@ -22,6 +22,7 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
@@ -192,24 +193,25 @@ class Pool:
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
             async with self._alone(problem, unique.values()):
-                found = await self._compare(problem, jobs, thorough)
+                effort = Effort.THOROUGH if thorough else Effort.USUAL
+                found = await self._compare(problem, jobs, effort)
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]
 
-    async def _compare(self, problem: Problem, jobs: list[Job], thorough: bool) -> dict[str, Evaluation]:
+    async def _compare(self, problem: Problem, jobs: list[Job], effort: Effort) -> dict[str, Evaluation]:
         """The verdicts on several kernels in one session, by kernel id."""
         together = self._on_cases.compare if problem.cases else self._settle_together
-        return await together(problem, jobs, thorough)
+        return await together(problem, jobs, effort)
 
     async def _settle_together(
-        self, problem: Problem, jobs: list[Job], thorough: bool
+        self, problem: Problem, jobs: list[Job], effort: Effort
     ) -> dict[str, Evaluation]:
         failed_on: list[int] = []
         reason = ""
         for _ in range(TRIES):
             try:
-                return await self._try_together(problem, jobs, thorough, failed_on)
+                return await self._try_together(problem, jobs, effort, failed_on)
             except CannotOpen as error:
                 reason = str(error)
                 break
@@ -226,7 +228,7 @@ class Pool:
         return {job.kernel.id: failed for job in jobs}
 
     async def _try_together(
-        self, problem: Problem, jobs: list[Job], thorough: bool, failed_on: list[int]
+        self, problem: Problem, jobs: list[Job], effort: Effort, failed_on: list[int]
     ) -> dict[str, Evaluation]:
         if problem.device == "cuda":
             async with self._in_front:
@@ -244,7 +246,7 @@ class Pool:
                 if built:
                     jobs[0].on_stage("measuring")
                     archives = [builds[each.id].archive for each in built]
-                    evaluations = await self._host.compare(device, problem, built, archives, thorough)
+                    evaluations = await self._host.compare(device, problem, built, archives, effort)
                     for kernel, evaluation in zip(built, evaluations, strict=True):
                         found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
                 return found

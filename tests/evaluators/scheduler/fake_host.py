@@ -15,6 +15,7 @@ from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.opening import Opening
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import Effort
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 
@@ -120,7 +121,7 @@ class FakeHost:
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         self.compared.append(tuple(each.id for each in kernels))
         self.archives.update(archives)
@@ -130,7 +131,7 @@ class FakeHost:
             act = self.measuring.pop(0) if self.measuring else None
             if act:
                 act()
-            return [replace(CORRECT, log=f"{each.id} {thorough}") for each in kernels]
+            return [replace(CORRECT, log=f"{each.id} {effort}") for each in kernels]
 
     def close(self, *, now: bool = False) -> None:
         self.closed += 1

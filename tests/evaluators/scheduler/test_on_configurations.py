@@ -12,7 +12,7 @@ from evaluators.build.builder import Build
 from evaluators.records.configurations import ConfigurationLimits, judged_kernel
 from evaluators.records.evaluation import Evaluation, Stage, Status
 from evaluators.records.problem import Kernel, Problem
-from evaluators.records.timing import timing_of
+from evaluators.records.timing import Effort, timing_of
 from evaluators.scheduler.host import OnStage
 from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost
@@ -48,10 +48,10 @@ class TimedHost(FakeHost):
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
-        await super().compare(device, problem, kernels, archives, thorough)
-        assert not thorough
+        await super().compare(device, problem, kernels, archives, effort)
+        assert effort is Effort.QUICK
         self.sessions.append([value(each) for each in kernels])
         if self.room < min(2, len(kernels)):
             return [LOST for _ in kernels]
