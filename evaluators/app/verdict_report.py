@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from evaluators.base.compiler_messages import reports_error
+from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from evaluators.records.five_stages import five_stages
 
@@ -17,9 +18,11 @@ LINE_CHARACTERS = 200
 
 
 def verdict(evaluation: Evaluation, *, libraries: str = "any") -> list[str]:
-    """The whole verdict, one labelled fact per line; a failure's log comes last. `libraries`: the problem's
-    policy."""
+    """The whole verdict, one labelled fact per line, then its configurations; a failure's log comes last.
+    `libraries`: the problem's policy."""
     lines = [f"{label + ':':<12}{text}" for label, text in _facts(evaluation, libraries)]
+    if table := configuration_lines(evaluation.configurations):
+        lines += ["configurations:", *(f"  {line}" for line in table)]
     if evaluation.log.strip():
         lines += ["log:", *(f"  {line}" for line in cut(evaluation.log.strip()))]
     return lines

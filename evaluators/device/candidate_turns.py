@@ -8,6 +8,7 @@ from typing import Any
 from evaluators.device.candidate_runner import CandidateRunner
 from evaluators.device.child_processes import ProblemProcesses
 from evaluators.device.watchdog import Watchdog
+from evaluators.records.timing import Effort
 from evaluators.records.verdict import Verdict
 
 
@@ -15,12 +16,13 @@ def compared(
     processes: ProblemProcesses,
     runners: Sequence[CandidateRunner],
     plan: dict[str, Any],
+    effort: Effort,
     watch: Callable[[], Watchdog],
 ) -> list[Verdict]:
     """The verdicts, in order. Each turn is watched by a new `watch`, and so has as much time as a separate
     evaluation. A candidate that drops out is ended. Raises WorkerBroken, ChannelClosed or ChannelTimeout."""
     judge = processes.judge
-    order = {"op": "compare", "session": processes.problem.id, "plan": plan}
+    order = {"op": "compare", "session": processes.problem.id, "plan": plan, "effort": effort}
     processes.hand_over(order, [each.child for each in runners])
     watch().baseline_answer()
     lost: dict[int, Verdict] = {}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from evaluators.base.option import option
 from evaluators.build.build_cache import BuildCache
 from evaluators.isolation import confinement
-from evaluators.records.timing import Plan
+from evaluators.records.configurations import ConfigurationLimits
+from evaluators.records.timing import Effort, Plan
 from evaluators.system.user_cache import cache_folder
+
+QUICK_PRECISION, QUICK_SHARE = 0.05, 0.25
+"""Precision of a quick comparison, and its time as a share of a usual one's: the halves that follow are timed
+again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,10 @@ class Settings:
     compile_mode: str = option(
         "max-autotune-no-cudagraphs", 'mode of the torch.compile baseline; "": no such baseline'
     )
+    configs: ConfigurationLimits = field(
+        default_factory=ConfigurationLimits,
+        metadata={"help": "how far the configurations that a kernel declares are searched"},
+    )
     threads: int | None = option(
         None, "CPU threads of kernels and baselines; null: one per core that they may use"
     )
@@ -56,6 +65,13 @@ class Settings:
     def plan_of(self, thorough: bool) -> Plan:
         """How long a measurement takes."""
         return self.thorough_plan if thorough else self.plan
+
+    def comparison_plan(self, effort: Effort) -> Plan:
+        """How long a comparison measures."""
+        if effort is Effort.QUICK:
+            precision, max_s = max(self.plan.precision, QUICK_PRECISION), QUICK_SHARE * self.plan.max_s
+            return replace(self.plan, precision=precision, max_s=max_s)
+        return self.plan_of(effort is Effort.THOROUGH)
 
     def session_options(self, keep_range: bool) -> dict[str, Any]:
         """How to open problems (see `SessionOptions`), as plain JSON types."""

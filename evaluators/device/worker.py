@@ -37,7 +37,7 @@ from evaluators.records.opening import Opening, OpeningStep, Steps, joined
 from evaluators.records.probe import Probe, TraceMarks
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
-from evaluators.records.timing import SABOTAGED
+from evaluators.records.timing import SABOTAGED, Effort
 from evaluators.records.verdict import Verdict
 from evaluators.system import machine_memory
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message
@@ -192,15 +192,15 @@ class Worker:
         return {when: told} if told else {}
 
     def compare(
-        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, thorough: bool = True
+        self, problem: Problem, kernels: Sequence[Kernel], archives: Sequence[bytes], *, effort: Effort
     ) -> list[Evaluation]:
         """Checks distinct built kernels and times them against one another and eager in turns: one evaluation
         each, whose samples are aligned by turn. A kernel that fails has its failing status, and the others
         continue. Slow checks (timing checks on a GPU, attribution) are left to the kernels' separate
-        evaluations, which come before. Raises WorkerBroken if no kernel is at fault."""
+        evaluations. Raises WorkerBroken if no kernel is at fault."""
         processes = self._opened(problem)
         start = time.monotonic()
-        plan = asdict(self._settings.plan_of(thorough))
+        plan = asdict(self._settings.comparison_plan(effort))
         runners: list[CandidateRunner] = []
         with (
             self._closing_on_failure("the judge process, the fork server or a runner of ours died"),
@@ -210,7 +210,7 @@ class Worker:
                 runners.append(CandidateRunner(processes, kernel, self._root, archive))
                 ending.callback(runners[-1].end)
             verdicts = compared(
-                processes, runners, plan, lambda: self._watch(processes, self._settings.timeout_s)
+                processes, runners, plan, effort, lambda: self._watch(processes, self._settings.timeout_s)
             )
         stages_s = {Stage.COMPARING.value: (time.monotonic() - start) / len(kernels)}
         return [verdict.evaluation(processes.facts, stages_s) for verdict in verdicts]

@@ -35,6 +35,7 @@ from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.profiling.profiler import AUTO, PROFILES, KernelProfiler, ProfileFailed, ProfileLimits
+from evaluators.records.configurations import judged_kernel
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import LANGUAGES, Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
@@ -87,6 +88,7 @@ def main(config: DictConfig) -> int:
             say(output, *verdict_report.verdict(evaluation, libraries=problem.libraries), style="red")
             return 1
         say(errors, verdict_report.one_line(evaluation))
+        kernel = judged_kernel(kernel, evaluation)
     say(errors, f"profiling, profile={config.profile}")
     profiler = KernelProfiler(settings, limits)
     return diagnose(profiler, problem, kernel, evaluation, str(config.profile), config.json, output)

@@ -64,19 +64,21 @@ class CorrectnessChecks:
         """From single calls, mainly those of timed blocks."""
         self._pending: list[Callable[[], None]] = []
 
-    def begin(self, plan: Plan) -> float:
-        """Checks the problem's own inputs, then every distribution with other weights. Returns the shortest
-        time of a few calls in ms."""
+    def begin(self, plan: Plan, *, brief: bool = False) -> float:
+        """Checks the problem's own inputs and, unless `brief`, nearly equal ones and every distribution with
+        other weights. Returns the shortest time of a few calls in ms."""
         # For a single large call on a GPU there may be no memory for it.
         self._client.keeps = self._session.capacity > 1 or self._session.device == "cpu"
         draw, outputs, answer = self._check_block(1, "on fresh inputs")
         kept = _Kept.of(outputs)
         del outputs  # they may be large
-        self._check_near_repeats(draw, answer)
+        if not brief:
+            self._check_near_repeats(draw, answer)
         del answer
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
-        self.change_weights(self._reference.full_change(), self._try_distributions)
+        if not brief:
+            self.change_weights(self._reference.full_change(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
         if self._session.problem.timed:
             calls = plan.calls(self._call_ms, calls)

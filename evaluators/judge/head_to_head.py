@@ -19,7 +19,7 @@ from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient, ready
 from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.records.evaluation import Status
-from evaluators.records.timing import MIN_PAIRS, Block, Plan, timing_of
+from evaluators.records.timing import MIN_PAIRS, Block, Effort, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
 from evaluators.system.channel import Channel, ChannelClosed
@@ -54,16 +54,21 @@ class Contender:
 
 
 class HeadToHead:
-    """Compares candidates that have been evaluated separately before. Those checks are repeated in short (own
-    inputs, changed weights, distributions, spot checks of timed calls), but not the timing checks on a
-    GPU."""
+    """Compares candidates that are evaluated separately, too, before or afterwards. Those checks are made in
+    short (own inputs, changed weights, distributions, spot checks of timed calls), but not the timing checks
+    on a GPU."""
 
     def __init__(
-        self, session: ReferenceSession, channels: list[Channel], pids: list[int], plan: Plan
+        self,
+        session: ReferenceSession,
+        channels: list[Channel],
+        pids: list[int],
+        plan: Plan,
+        effort: Effort,
     ) -> None:
         """`channels` and `pids` are those of the candidates' runners. If the device has no room for all at
         once, only the first ones are compared."""
-        self._session = session
+        self._session, self._effort = session, effort
         self._stack = ExitStack()
         room = session.memory.most_candidates(session.capacity, len(pids))
         compared = 0 if room < min(2, len(pids)) else room
@@ -189,7 +194,7 @@ class HeadToHead:
 
     def _enter(self, entry: Contender) -> None:
         self._session.load(entry.client)
-        entry.call_ms = entry.correctness_checks.begin(self._plan)
+        entry.call_ms = entry.correctness_checks.begin(self._plan, brief=self._effort is Effort.QUICK)
 
     def _share_out(self) -> None:
         """Uses the same number of calls for all blocks, eager's too, that are about equally fast, so that

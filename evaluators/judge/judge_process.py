@@ -17,7 +17,7 @@ passes to it, and to the worker:
     <- warning {text}, before any answer
     -> probe {session, plan, marks} + the probe's channel
     <- stage {stage}, ..., probed {probe}
-    -> compare {session, plan, pids, ...} + the candidates' channels: see `head_to_head.py`
+    -> compare {session, plan, effort, pids, ...} + the candidates' channels: see `head_to_head.py`
     <- comparing
     -> next: whose turn is it?
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
@@ -56,7 +56,7 @@ from evaluators.records.evaluation import NOT_HERE, Stage, Status
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.probe import Probe, TraceMarks
 from evaluators.records.problem import Problem
-from evaluators.records.timing import Plan, sabotaged
+from evaluators.records.timing import Effort, Plan, sabotaged
 from evaluators.records.verdict import Verdict
 from evaluators.reference.judging_power import audit
 from evaluators.reference.loading import USERS_ERRORS, assigned_names
@@ -161,7 +161,9 @@ class JudgeProcess:
                 self._worker.send({"op": "probed", "probe": probe.to_json()})
             case "compare" if session is not None:
                 channels = [Channel.from_fd(fd) for fd in self._worker.take_fds(order["fds"])]
-                self._head_to_head = HeadToHead(session, channels, order["pids"], Plan(**order["plan"]))
+                self._head_to_head = HeadToHead(
+                    session, channels, order["pids"], Plan(**order["plan"]), Effort(order["effort"])
+                )
                 self._worker.send({"op": "comparing"})
             case "next" if self._head_to_head is not None:
                 self._next(self._head_to_head)

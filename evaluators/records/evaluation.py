@@ -55,6 +55,8 @@ class Stage(StrEnum):
     TIMING = "timing"
     ENDING = "ending"
     COMPARING = "comparing"
+    CONFIGURATIONS = "configurations"
+    """Choosing one of a kernel's configurations, before the chosen one is judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,29 @@ class CaseResult(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConfigurationResult(JsonRecord):
+    """One of the configurations that a kernel declares (see `evaluators.records.configurations`).
+
+    Attributes:
+        values: The values of the kernel's constants, by name.
+        timing: Its time when the configurations were compared, without samples; None if it has none.
+        cause: Why it was excluded, in one line; "" if it was not.
+        chosen: Whether the evaluation is the verdict on this configuration. None is chosen of a kernel that
+            is not correct.
+    """
+
+    values: Mapping[str, bool | int | float | str]
+    timing: Timing | None = None
+    cause: str = ""
+    chosen: bool = False
+
+    @property
+    def name(self) -> str:
+        """The values in words, for example `BLOCK=64 STAGES=3`."""
+        return " ".join(f"{name}={value}" for name, value in self.values.items())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(JsonRecord):
     """The verdict on one kernel for one problem.
 
@@ -216,6 +241,8 @@ class Evaluation(JsonRecord):
             `evaluators.judge.attribution.stack_samples`).
         cases: For a problem with several cases, those that were tried. All other fields summarize them (see
             `evaluators.records.cases`).
+        configurations: For a kernel that declares configurations, all of them: the chosen one first, then the
+            fastest, then those that were excluded. All other fields are about the chosen one.
 
     Raises:
         ValueError: A status other than `correct` has a timing, or one other than `rejected` names a rule.
@@ -233,6 +260,7 @@ class Evaluation(JsonRecord):
     roofline: Roofline | None = None
     own_share: float | None = None
     cases: tuple[CaseResult, ...] = ()
+    configurations: tuple[ConfigurationResult, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from evaluators.base.option import option
 from evaluators.records.evaluation import Timing
@@ -149,6 +150,15 @@ class Plan:
     def may_go_on(self, pairs: int, elapsed_s: float) -> bool:
         """Whether a kernel that seems uneven may get another pair after these (see `evenness.py`)."""
         return pairs < (STOPPING_COUNTS[-1] if elapsed_s < MORE_TIME * self.max_s else MORE_PAIRS)
+
+
+class Effort(StrEnum):
+    """How long a comparison of several kernels measures. A QUICK one only looks for the fastest of many: it
+    leaves the checks on other inputs than the problem's own to the evaluation of the winner."""
+
+    QUICK = "quick"
+    USUAL = "usual"
+    THOROUGH = "thorough"
 
 
 def block_sizes(capacity: int) -> list[int]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evaluators.build.builder import Build
+from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 
 OnStage = Callable[[str], None]
 
@@ -25,6 +27,8 @@ class Host(Protocol):
 
     devices: int
     cores: int
+    configs: ConfigurationLimits
+    """How far the configurations of a kernel are searched."""
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device; returns the facts of device and software. Raises UnfitProblem if its
@@ -69,7 +73,7 @@ class Host(Protocol):
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         """Compares distinct kernels in one session. Raises WorkerBroken or WorkerDied."""
         ...

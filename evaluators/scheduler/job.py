@@ -31,6 +31,10 @@ class Job:
         self.reason = ""
         """Why the last try failed."""
 
+    def of_kernel(self, kernel: Kernel) -> Job:
+        """Another kernel for the same problem."""
+        return Job(self.problem, kernel, self.thorough, self.on_stage, self.opening)
+
     def on_case(self, case: Case) -> Job:
         """The same kernel, with its build so far, on a case of the problem."""
         thorough = self.thorough and case.weight > 0

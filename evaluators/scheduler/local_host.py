@@ -22,6 +22,7 @@ from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
@@ -38,7 +39,7 @@ class LocalHost:
         gpus = visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
         self.cores = os.cpu_count() or 1
-        self._settings = settings
+        self._settings, self.configs = settings, settings.configs
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
         # Each worker keeps one thread for life: its processes end with the thread that started them.
@@ -119,10 +120,10 @@ class LocalHost:
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
+        return await self._run(device, Worker.compare, problem, kernels, archives, effort=effort)
 
     async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         """See `host.Host`."""

@@ -15,6 +15,7 @@ from itertools import takewhile
 from evaluators.records.cases import HELD_OUT, MOST_FAILURES, held_out, summed_up
 from evaluators.records.evaluation import CaseResult, Evaluation, Status
 from evaluators.records.problem import Case, Problem
+from evaluators.records.timing import Effort
 from evaluators.reference.loading import own_held_out
 from evaluators.scheduler.job import Job
 
@@ -22,7 +23,7 @@ MOST_DRAWS = 20
 """Held-out cases to draw at most for a problem: some references accept few sizes."""
 
 Settle = Callable[[Sequence[Job]], Awaitable[list[Evaluation]]]
-SettleTogether = Callable[[Problem, list[Job], bool], Awaitable[dict[str, Evaluation]]]
+SettleTogether = Callable[[Problem, list[Job], Effort], Awaitable[dict[str, Evaluation]]]
 
 
 class OnCases:
@@ -63,14 +64,14 @@ class OnCases:
         places = {each.name: number for number, each in enumerate(problem.cases)}
         return summed_up(sorted(results, key=lambda each: places.get(each.name, len(places))))
 
-    async def compare(self, problem: Problem, jobs: Sequence[Job], thorough: bool) -> dict[str, Evaluation]:
+    async def compare(self, problem: Problem, jobs: Sequence[Job], effort: Effort) -> dict[str, Evaluation]:
         """Compares several kernels, by id, over the cases that have a weight."""
         results: dict[str, list[CaseResult]] = {job.kernel.id: [] for job in jobs}
         over: dict[str, Evaluation] = {}
         for case in filter(lambda each: each.weight, problem.cases):
             left = [job for job in jobs if job.kernel.id not in over]
             parts = [job.on_case(case) for job in left]
-            found = await self._settle_together(problem.of_case(case), parts, thorough) if parts else {}
+            found = await self._settle_together(problem.of_case(case), parts, effort) if parts else {}
             for job, part in zip(left, parts, strict=True):
                 job.build = part.build
                 evaluation = found[job.kernel.id]

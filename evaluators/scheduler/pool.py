@@ -17,17 +17,20 @@ from weakref import WeakValueDictionary
 from evaluators.base.cause import cause_of
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.records.configurations import InvalidConfigurations, configurations
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
 from evaluators.scheduler.known_problems import KnownProblems
 from evaluators.scheduler.on_cases import OnCases
+from evaluators.scheduler.on_configurations import OnConfigurations
 from evaluators.scheduler.retries import Retries
 
 logger = logging.getLogger(__name__)
@@ -65,6 +68,7 @@ class Pool:
         self._builds = asyncio.Semaphore(host.cores)
         self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
         self._on_cases = OnCases(self._settle, self._settle_together)
+        self._on_configurations = OnConfigurations(self._compare, self._judge, host.configs)
         self._devices = DeviceQueue(host.devices)
         self._health = DeviceHealth()
         self._problems = KnownProblems(self._open_one)
@@ -123,7 +127,9 @@ class Pool:
     async def evaluate(
         self, problem: Problem, kernel: Kernel, *, thorough: bool = False, on_stage: OnStage | None = None
     ) -> Evaluation:
-        """Judges one kernel. Never raises for the kernel's own failure.
+        """Judges one kernel. Never raises for the kernel's own failure. Of a kernel that declares
+        configurations, the verdict is on the best of them, with its values filled in (see
+        `evaluators.records.configurations`).
 
         Args:
             problem: the problem that the kernel solves.
@@ -141,12 +147,21 @@ class Pool:
         )  # whoever awaits it or not
         job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
-            async with self._alone(problem, [kernel]):
-                if problem.cases:
-                    return await self._on_cases.evaluate(job)
-                return (await self._settle([job]))[0]
+            declared = configurations(kernel, self._host.configs.most)
+            async with self._alone(problem, [each.kernel for each in declared] or [kernel]):
+                if declared:
+                    return await self._on_configurations.evaluate(job, declared)
+                return await self._judge(job)
+        except InvalidConfigurations as error:
+            return self._without_measurement(job, Status.COMPILE_ERROR, str(error))
         finally:
             opening.cancel()
+
+    async def _judge(self, job: Job) -> Evaluation:
+        """The verdict on a kernel without configurations."""
+        if job.problem.cases:
+            return await self._on_cases.evaluate(job)
+        return (await self._settle([job]))[0]
 
     @asynccontextmanager
     async def _alone(self, problem: Problem, kernels: Iterable[Kernel]) -> AsyncIterator[None]:
@@ -179,8 +194,8 @@ class Pool:
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
             async with self._alone(problem, unique.values()):
-                together = self._on_cases.compare if problem.cases else self._settle_together
-                found = await together(problem, jobs, thorough)
+                effort = Effort.THOROUGH if thorough else Effort.USUAL
+                found = await self._compare(problem, jobs, effort)
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]
@@ -246,14 +261,19 @@ class Pool:
                 raise
         return replace(found, build_s=build.seconds)
 
+    async def _compare(self, problem: Problem, jobs: list[Job], effort: Effort) -> dict[str, Evaluation]:
+        """The verdicts on several kernels in one session, by kernel id."""
+        together = self._on_cases.compare if problem.cases else self._settle_together
+        return await together(problem, jobs, effort)
+
     async def _settle_together(
-        self, problem: Problem, jobs: list[Job], thorough: bool
+        self, problem: Problem, jobs: list[Job], effort: Effort
     ) -> dict[str, Evaluation]:
         failed_on: list[int] = []
         reason = ""
         for _ in range(TRIES):
             try:
-                return await self._try_together(problem, jobs, thorough, failed_on)
+                return await self._try_together(problem, jobs, effort, failed_on)
             except CannotOpen as error:
                 reason = str(error)
                 break
@@ -270,16 +290,15 @@ class Pool:
         return {job.kernel.id: failed for job in jobs}
 
     async def _try_together(
-        self, problem: Problem, jobs: list[Job], thorough: bool, failed_on: list[int]
+        self, problem: Problem, jobs: list[Job], effort: Effort, failed_on: list[int]
     ) -> dict[str, Evaluation]:
         if problem.device == "cuda":
-            for job in jobs:
-                async with self._in_front, self._builds:
-                    await self._build(job)
+            async with self._in_front:
+                await self._build_all(jobs)
         facts = await jobs[0].opening
         async with self._devices.lease(problem.id, failed_on) as device:
             try:
-                builds = {job.kernel.id: await self._build(job) for job in jobs}
+                builds = await self._build_all(jobs)
                 found = {
                     name: _failed_build(each, facts)
                     for name, each in builds.items()
@@ -287,8 +306,9 @@ class Pool:
                 }
                 built = [job.kernel for job in jobs if job.kernel.id not in found]
                 if built:
+                    jobs[0].on_stage("measuring")
                     archives = [builds[each.id].archive for each in built]
-                    evaluations = await self._host.compare(device, problem, built, archives, thorough)
+                    evaluations = await self._host.compare(device, problem, built, archives, effort)
                     for kernel, evaluation in zip(built, evaluations, strict=True):
                         found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
                 return found
@@ -422,6 +442,20 @@ class Pool:
             job.on_stage("building")
             job.build = await self._host.build(job.built_for, job.kernel, architecture)
         return job.build
+
+    async def _build_all(self, jobs: Sequence[Job]) -> dict[str, Build]:
+        """The builds of several kernels, made concurrently, by kernel id. An error is raised when all have
+        ended."""
+
+        async def build(job: Job) -> Build:
+            async with self._builds:
+                return await self._build(job)
+
+        left = [job for job in jobs if job.build is None]
+        made = await asyncio.gather(*map(build, left), return_exceptions=True)
+        if errors := [each for each in made if isinstance(each, BaseException)]:
+            raise errors[0]
+        return {job.kernel.id: job.build for job in jobs if job.build is not None}
 
     async def _architecture_of(self, problem: Problem) -> str:
         if problem.device == "cpu":

@@ -25,6 +25,7 @@ from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
+from evaluators.records.timing import Effort
 from evaluators.runner.node_fork_server import NodeForkServer
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.system import process_tree
@@ -96,7 +97,7 @@ class RayHost:
         import ray
 
         self._ray = ray
-        self._settings = settings
+        self._settings, self.configs = settings, settings.configs
         self._started_here = not address
         self._on_client = address.startswith("ray://")
         self._root = scratch.scratch_root(secrets.token_hex(4))
@@ -200,10 +201,10 @@ class RayHost:
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         """See `host.Host`."""
-        return await self._run(device, Worker.compare, problem, kernels, archives, thorough=thorough)
+        return await self._run(device, Worker.compare, problem, kernels, archives, effort=effort)
 
     async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         """See `host.Host`."""

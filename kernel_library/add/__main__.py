@@ -28,6 +28,7 @@ from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
+from evaluators.records.configurations import judged_kernel
 from evaluators.records.problem import LANGUAGES, Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement
@@ -85,7 +86,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     if evaluation.timing is None:
         return 1
     entry = Entry(
-        kernel=kernel,
+        kernel=judged_kernel(kernel, evaluation),
         measurements=(Measurement(problem=problem, evaluation=evaluation),),
         tags=tuple(map(str, config.tags)),
         function=str(config.function),

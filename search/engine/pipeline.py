@@ -243,7 +243,7 @@ class Pipeline:
         reserved. `judging` are the evaluations of its variants in flight. Each wave waits for the verdicts of
         the one before, but not for repairs."""
         session, proposer, left = self.session, self.proposer, n
-        there = [v.kernel for v in session.state.tree.variants_of(idea.id) if not v.repairs]
+        there = [v.written for v in session.state.tree.variants_of(idea.id) if not v.repairs]
         wanted = len(there) + n
         in_waves = isinstance(proposer, WritesInWaves) and proposer.wave > 0 and idea.proposer != LIBRARY
         try:
@@ -279,7 +279,7 @@ class Pipeline:
     def _write(self, idea: Idea, kernel: Kernel, repairs: str = "") -> asyncio.Task[None] | None:
         """Records a kernel as a variant of the idea and evaluates it; None if the idea has it already."""
         there = self.session.state.tree.variants_of(idea.id)
-        if any(variant.kernel.id == kernel.id for variant in there):
+        if any(variant.written.id == kernel.id for variant in there):
             return None
         variant = Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round, repairs=repairs)
         self.session.record(VariantWritten(at_s=self.session.now_s, variant=variant, number=len(there) + 1))

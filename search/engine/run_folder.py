@@ -11,7 +11,7 @@ from typing import Any
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.source_comment import source_comment
 from evaluators.records.evaluation import Evaluation, Timing
-from search.records.events import Event, IdeaProposed, RunStarted, VariantWritten
+from search.records.events import Event, IdeaProposed, RunStarted, VariantEvaluated, VariantWritten
 from search.records.model_calls import Spending
 from search.records.ranking import unconfirmed
 from search.records.run_state import RunState
@@ -19,7 +19,7 @@ from search.records.tree import Idea, Variant
 
 
 class RunFolder:
-    """An observer that writes each kernel once, to `variants/<id>.py` of the folder.
+    """An observer that writes each kernel to `variants/<id>.py` of the folder.
 
     `past` are the events of a resumed run: kernels that are in the journal but were not yet written when the
     earlier process died are written now.
@@ -34,17 +34,25 @@ class RunFolder:
             self.on_event(event)
 
     def on_event(self, event: Event) -> None:
-        """Writes the kernel of a new variant."""
+        """Writes the kernel of a new variant, and again when values are filled in."""
         match event:
             case RunStarted(problem=problem):
                 self._problem = problem.name
             case IdeaProposed(idea=idea):
                 self._ideas[idea.id] = idea
             case VariantWritten(variant=variant):
-                path = self._variants / f"{variant.id}.py"
-                if not path.exists():
-                    title = f"Variant {variant.id}{_repairs(variant)} of {self._problem}"
-                    write_atomically(path, _header(title, self._ideas[variant.idea]) + variant.kernel.source)
+                if not self._path(variant).exists():
+                    self._write(variant)
+            case VariantEvaluated(variant=variant) if variant.declared is not None:
+                self._write(variant)
+
+    def _path(self, variant: Variant) -> Path:
+        return self._variants / f"{variant.id}.py"
+
+    def _write(self, variant: Variant) -> None:
+        title = f"Variant {variant.id}{_repairs(variant)} of {self._problem}"
+        header = _header(title, self._ideas[variant.idea])
+        write_atomically(self._path(variant), header + variant.kernel.source)
 
     def close(self) -> None:
         """Does nothing: every file is already complete."""

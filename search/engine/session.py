@@ -209,7 +209,7 @@ class Session:
                 if evaluation is None:
                     return None
                 spent = not reused
-                judged = replace(variant, evaluation=evaluation)
+                judged = variant.judged(evaluation)
                 self.record(VariantEvaluated(at_s=self.now_s, variant=judged, reused=reused))
                 return judged
         finally:
@@ -240,6 +240,8 @@ class Session:
             found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
             if found is None:
                 return
+            tables = [each.evaluation.configurations if each.evaluation else () for each in leaders]
+            found = [replace(each, configurations=table) for each, table in zip(found, tables, strict=True)]
             self.record(LeadersCompared(at_s=self.now_s, variants=tuple(leaders), evaluations=tuple(found)))
 
     async def finish(self, reason: Callable[[], str]) -> RunFinished:

@@ -65,7 +65,7 @@ class RecordedCalls:
         for call in self._by_subject.get(subject, ()):
             try:
                 kernels = read_kernels(call.answer, seed, MOST_VARIANTS)
-                if any(each.id == variant.kernel.id for each in kernels):
+                if any(each.id == variant.written.id for each in kernels):
                     return call
             except ValueError:
                 continue

@@ -44,7 +44,7 @@ def calls_by_variant(
         variant.id: [
             id
             for id in about[_subject(variant)]
-            if id in texts and variant.kernel.source.strip() in texts[id].answer
+            if id in texts and variant.written.source.strip() in texts[id].answer
         ]
         for variant in variants
     }

@@ -13,6 +13,7 @@ from typing import Any
 from evaluators.base.cause import cause_of
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.device.child_processes import WorkerBroken
+from evaluators.records.configurations import judged_kernel
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.pool import Pool
@@ -55,11 +56,11 @@ class AcceptedKernel:
 
 def accepted_kernel(kernel: Kernel, evaluation: Evaluation | None, origin: str) -> AcceptedKernel | None:
     """The kernel, if it is correct and its speedup's 95 % interval lies above 1; otherwise None."""
-    timing = evaluation.timing if evaluation and evaluation.status is Status.CORRECT else None
-    if timing is None or not timing.speedup_low > 1:
+    timing = evaluation.timing if evaluation else None
+    if evaluation is None or timing is None or not timing.speedup_low > 1:
         return None
     return AcceptedKernel(
-        kernel=kernel,
+        kernel=judged_kernel(kernel, evaluation),
         speedup=timing.speedup,
         low=timing.speedup_low,
         high=timing.speedup_high,

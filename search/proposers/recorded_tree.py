@@ -58,7 +58,7 @@ class RecordedTree:
         found: defaultdict[str, dict[str, tuple[Idea, list[Variant]]]] = defaultdict(dict)
         for run in self._runs:
             for idea in run.tree.ideas.values():
-                variants = [each for each in run.tree.variants_of(idea.id) if each.kernel.id in run.verdicts]
+                variants = [each for each in run.tree.variants_of(idea.id) if each.written.id in run.verdicts]
                 if variants and idea.proposer != LIBRARY:
                     parent = run.tree.variants.get(idea.parent)
                     kernel = parent.kernel.id if parent else entries.get(idea.parent, "")
@@ -120,7 +120,7 @@ class RecordedTree:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """The recorded variants, without repairs."""
-        kernels = [variant.kernel for variant in self._variants[idea.plan] if not variant.repairs]
+        kernels = [variant.written for variant in self._variants[idea.plan] if not variant.repairs]
         random.Random(f"{self._seed}/{idea.plan}").shuffle(kernels)
         for kernel in kernels[:n]:
             if kernel not in written:

@@ -78,7 +78,7 @@ class Replay:
         rng: random.Random,
     ) -> AsyncIterator[Kernel]:
         """The recorded variants, without repairs."""
-        recorded = [variant.kernel for variant in self._recorded(idea) if not variant.repairs]
+        recorded = [variant.written for variant in self._recorded(idea) if not variant.repairs]
         for kernel in recorded[:n]:
             if kernel not in written:
                 yield kernel

@@ -35,7 +35,8 @@ class RecordedEvaluations:
         self._verdicts = _joined(run.verdicts for run in runs)
         self._confirmed = _joined(run.confirmed for run in runs)
         if final_as_measured:
-            self._confirmed = self._verdicts | self._confirmed
+            filled_in = _joined(_filled_in(run) for run in runs)
+            self._confirmed = self._verdicts | filled_in | self._confirmed
         self._compared = [each for run in runs for each in run.tree.ranking.comparisons]
         self._facts = runs[0].started.environment if runs[0].started else {}
 
@@ -72,7 +73,13 @@ class RecordedEvaluations:
 def recorded_repair(recorded: Sequence[Variant], failed: Variant) -> Kernel | None:
     """The kernel that repaired an equal kernel among the `recorded` variants of the same idea."""
     was = {variant.id for variant in recorded if variant.kernel.id == failed.kernel.id}
-    return next((variant.kernel for variant in recorded if variant.repairs in was), None)
+    return next((variant.written for variant in recorded if variant.repairs in was), None)
+
+
+def _filled_in(run: RunState) -> dict[str, Evaluation]:
+    """The verdicts on kernels whose values were filled in, by kernel id."""
+    variants = [each for each in run.tree.variants.values() if each.declared is not None]
+    return {each.kernel.id: each.evaluation for each in variants if each.evaluation is not None}
 
 
 def _joined(verdicts: Iterable[Mapping[str, Evaluation]]) -> dict[str, Evaluation]:

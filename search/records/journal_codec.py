@@ -127,7 +127,7 @@ class Decoder:
                 return ModelCalled(at_s=at_s, call=ModelCall.from_json(body))
             case "variant_evaluated":
                 evaluation = Evaluation.from_json(body["evaluation"])
-                variant = replace(self._variants[body["id"]], evaluation=evaluation)
+                variant = self._variants[body["id"]].judged(evaluation)
                 self._variants[variant.id] = variant
                 return VariantEvaluated(at_s=at_s, variant=variant, reused=body["reused"])
             case "round_closed":

@@ -77,7 +77,8 @@ class RunState:
     calls: set[str] = field(default_factory=set)
     """The ids of all model calls."""
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
-    """Verdicts by kernel id, for equal kernels to reuse. Infrastructure errors are not included."""
+    """Verdicts by the id of the kernel as written, for equal kernels to reuse, without infrastructure
+    errors."""
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     """Diagnoses by kernel id."""
     probes: dict[str, ProbeRequest] = field(default_factory=dict)
@@ -217,7 +218,7 @@ class RunState:
         self.statuses[evaluation.status] += 1
         self.device_s += evaluation.device_s
         if evaluation.status.is_of_the_kernel:
-            self.verdicts[variant.kernel.id] = evaluation
+            self.verdicts[variant.written.id] = evaluation
 
 
 def rebuild(events: Iterable[Event]) -> RunState:

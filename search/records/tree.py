@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from evaluators.records.configurations import judged_kernel
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, content_id
 from search.records.ranking import LeaderComparison, Ranking
@@ -136,12 +137,13 @@ class Variant:
     """One kernel written for one idea.
 
     Attributes:
-        kernel: The kernel.
+        kernel: The kernel. If it declares configurations, its verdict fills in the values of the best one.
         idea: The id of the idea.
         parent: The id of the kernel that the idea starts from, "" for the reference.
         round: The round, from 1.
         repairs: The id of the failed variant that this one repairs; "" for none.
         evaluation: The verdict; None until there is one.
+        declared: The kernel as it was written, if `kernel` has values filled in; otherwise None.
     """
 
     kernel: Kernel
@@ -150,11 +152,23 @@ class Variant:
     round: int
     repairs: str = ""
     evaluation: Evaluation | None = None
+    declared: Kernel | None = None
 
     @cached_property
     def id(self) -> str:
-        """Derived from the idea and the kernel: an idea never has the same kernel twice."""
-        return content_id("variant", self.idea, self.kernel.id)
+        """Derived from the idea and the written kernel: an idea never has the same kernel twice."""
+        return content_id("variant", self.idea, self.written.id)
+
+    @property
+    def written(self) -> Kernel:
+        """The kernel as it was written."""
+        return self.declared or self.kernel
+
+    def judged(self, evaluation: Evaluation) -> Variant:
+        """This variant with a verdict, and with the values of its best configuration if it declares any."""
+        kernel = judged_kernel(self.kernel, evaluation)
+        declared = self.declared if kernel is self.kernel else self.kernel
+        return replace(self, kernel=kernel, declared=declared, evaluation=evaluation)
 
     @property
     def timing(self) -> Timing | None:
@@ -284,7 +298,7 @@ class Tree:
         variant = self.variants[variant_id]
         if variant.evaluation is not None:
             raise ValueError(f"variant {variant_id} already has an evaluation")
-        self.variants[variant_id] = replace(variant, evaluation=evaluation)
+        self.variants[variant_id] = variant.judged(evaluation)
         return self.variants[variant_id]
 
     def compare(self, evaluations: Mapping[str, Evaluation]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluators.records.cases import in_lines
+from evaluators.records.configurations import configuration_summary
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from search.records.ranking import Ranking
@@ -108,7 +109,9 @@ class MeasuredHistory:
         if (timing := found.timing) is None:
             return f"{found.status.value}: {found.cause}" if found.cause else found.status.value
         interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
-        return f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
+        configured = configuration_summary(found.configurations)
+        figures = f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
+        return f"{figures} ({configured})" if configured else figures
 
     def result(self, variant: Variant) -> str:
         """The figures of a variant, what a correct one gained over its seed, and what its profile found."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
 from search.proposers.llm.measured_history import MeasuredHistory, share_room
@@ -190,10 +191,11 @@ class Prompts:
     ) -> str:
         """Asks for a corrected version of a failed variant."""
         assert failed.evaluation is not None
-        kernel = {
+        kernel: dict[str, Any] = {
             "source": failed.kernel.source.rstrip(),
             "status": failed.evaluation.status.value,
             "log": _shortened(failed.evaluation.log, LOG_CHARACTERS),
+            "configurations": configuration_lines(failed.evaluation.configurations),
         }
         about = self._about(problem, facts, None, evidence)
         return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)

@@ -100,6 +100,7 @@ function aboutVariant(id) {
       ["Code", async () => [code(await textOf(variant.source))]],
       ["Diff", () => diffOf(variant)],
       ["Log", async () => [plain((await textOf(variant.log)) || "The evaluator wrote no log.")]],
+      ...(variant.configurations.length ? [["Configurations", () => [plain(variant.configurations.join("\n"))]]] : []),
       ...diagnosisTabs(variant.kernel),
       ["Prompt and answer", () => asked([...new Set([...variant.calls, ...idea.calls.filter((each) => calls.get(each).purpose === "ideas")])])],
     ]),

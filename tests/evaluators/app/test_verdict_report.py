@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from evaluators.app import verdict_report as report
-from evaluators.records.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.records.evaluation import (
+    ConfigurationResult,
+    Correctness,
+    Evaluation,
+    Roofline,
+    Status,
+    Timing,
+)
 
 TIMING = Timing(
     kernel_ms=0.525, eager_ms=1.05, compile_ms=0.661, speedup=2.0, speedup_low=1.99, speedup_high=2.01
@@ -75,6 +82,13 @@ def test_a_rejection_names_its_rule() -> None:
     rejected = Evaluation(status=Status.REJECTED, rule="library", log="it calls cublas")
     assert "rule:       library" in report.verdict(rejected)
     assert report.one_line(rejected) == "rejected (library)  it calls cublas"
+
+
+def test_configurations_come_before_the_log() -> None:
+    table = (ConfigurationResult(values={"B": 1}, cause="incorrect: off by one"),)
+    found = Evaluation(status=Status.INCORRECT, log="off by one", configurations=table)
+    expected = ["configurations:", "  B=1  incorrect: off by one", "log:", "  off by one"]
+    assert report.verdict(found)[-4:] == expected
 
 
 def test_a_long_log_keeps_its_ends() -> None:

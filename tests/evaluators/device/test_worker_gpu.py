@@ -12,7 +12,7 @@ from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
-from evaluators.records.timing import paired_speedup
+from evaluators.records.timing import Effort, paired_speedup
 from evaluators.reference.loading import load_problem
 
 torch = pytest.importorskip("torch")
@@ -237,7 +237,8 @@ def test_kernels_are_timed_against_one_another(worker: Worker) -> None:
     hang = triton("hold = torch.zeros(1 << 28, device=x.device); spin[(1,)](hold)")
     sources = [COPY, twice, f"{COPY}\n# another", hang, triton("pass")]
     kernels = [Kernel(source=each, language="triton") for each in sources]
-    first, slow, second, hung, wrong = worker.compare(PROBLEM, kernels, [b""] * len(kernels))
+    archives = [b""] * len(kernels)
+    first, slow, second, hung, wrong = worker.compare(PROBLEM, kernels, archives, effort=Effort.THOROUGH)
     assert hung.status is Status.TIMEOUT, hung
     assert wrong.status is Status.INCORRECT, wrong
     assert first.timing is not None, first.log

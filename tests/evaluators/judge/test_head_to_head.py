@@ -14,7 +14,7 @@ from evaluators.device.worker import Worker
 from evaluators.judge.head_to_head import HeadToHead
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
-from evaluators.records.timing import Plan, paired_speedup
+from evaluators.records.timing import Effort, Plan, paired_speedup
 from evaluators.records.verdict import Verdict
 from evaluators.system.channel import Channel, ChannelClosed
 from tests.evaluators.conftest import Marked, gone
@@ -56,9 +56,9 @@ def worker(marked: Marked, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert gone(marked), marked()
 
 
-def compared(worker: Worker, *sources: str, thorough: bool = False) -> list[Evaluation]:
+def compared(worker: Worker, *sources: str, effort: Effort = Effort.USUAL) -> list[Evaluation]:
     kernels = [Kernel(source=each, language="cpp") for each in sources]
-    return worker.compare(PROBLEM, kernels, [b""] * len(kernels), thorough=thorough)
+    return worker.compare(PROBLEM, kernels, [b""] * len(kernels), effort=effort)
 
 
 def samples(found: Evaluation) -> tuple[float, ...]:
@@ -69,7 +69,7 @@ def samples(found: Evaluation) -> tuple[float, ...]:
 def test_the_faster_kernel_is_identified(worker: Worker) -> None:
     told = []
     for _ in range(3):  # other work on the machine may widen an interval
-        slow, fast = compared(worker, SLOW, HONEST, thorough=True)
+        slow, fast = compared(worker, SLOW, HONEST, effort=Effort.THOROUGH)
         ratio, low, _ = paired_speedup(samples(fast), samples(slow))
         told.append((ratio, low))
         if low > 1.0 and 2 < ratio < 25:
@@ -98,6 +98,13 @@ def test_a_kernel_that_fails_does_not_disturb_the_others(worker: Worker, case: s
     assert len(samples(first)) == len(samples(last)) >= 6
 
 
+def test_a_quick_comparison_checks_the_problems_own_inputs_only(worker: Worker) -> None:
+    found, wrong = compared(worker, HONEST, FAILURES["wrong"][0], effort=Effort.QUICK)
+    assert found.correctness is not None and not found.correctness.distributions
+    assert len(samples(found)) >= 6
+    assert wrong.status is Status.INCORRECT
+
+
 def test_all_may_fail(worker: Worker) -> None:
     found = compared(worker, FAILURES["wrong"][0], FAILURES["raises"][0])
     assert [each.status for each in found] == [Status.INCORRECT, Status.RUNTIME_ERROR]
@@ -123,7 +130,7 @@ def test_only_kernels_that_fit_the_device_are_compared(room: int, compared: int)
         capacity=8,
         device="cuda",
     )
-    head_to_head = HeadToHead(session, list(ours), [1, 2, 3, 4], SETTINGS.plan)
+    head_to_head = HeadToHead(session, list(ours), [1, 2, 3, 4], SETTINGS.plan, Effort.USUAL)
     assert made == list(ours[:compared])
     assert len(head_to_head.alive) == compared
     for each in theirs[compared:]:  # whose runners may end

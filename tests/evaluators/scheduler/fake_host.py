@@ -11,10 +11,12 @@ from typing import Any
 
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
+from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.timing import Effort
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 
@@ -46,6 +48,7 @@ class FakeHost:
 
     def __init__(self, *, devices: int = 1, cores: int = 1, work_s: float = 0.0) -> None:
         self.devices, self.cores = devices, cores
+        self.configs = ConfigurationLimits()
         self.work_s = work_s
         self.measuring: list[Act] = []
         self.building: list[Act] = []
@@ -120,7 +123,7 @@ class FakeHost:
         problem: Problem,
         kernels: Sequence[Kernel],
         archives: Sequence[bytes],
-        thorough: bool,
+        effort: Effort,
     ) -> list[Evaluation]:
         self.compared.append(tuple(each.id for each in kernels))
         self.archives.update(archives)
@@ -130,7 +133,7 @@ class FakeHost:
             act = self.measuring.pop(0) if self.measuring else None
             if act:
                 act()
-            return [replace(CORRECT, log=f"{each.id} {thorough}") for each in kernels]
+            return [replace(CORRECT, log=f"{each.id} {effort}") for each in kernels]
 
     async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         self.used[device] += 1

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from evaluators.records.diagnosis import Diagnosis, Finding, Level
-from evaluators.records.evaluation import CaseResult, Correctness, Evaluation, Roofline, Status
+from evaluators.records.evaluation import (
+    CaseResult,
+    ConfigurationResult,
+    Correctness,
+    Evaluation,
+    Roofline,
+    Status,
+)
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import MIN_PAIRS
@@ -271,6 +278,14 @@ def test_the_question_for_a_repair_shows_both_ends_of_a_long_log() -> None:
     assert "the first error" in text
     assert "the last word" in text
     assert len(text) < 22_000
+
+
+def test_the_question_for_a_repair_shows_all_configurations() -> None:
+    table = (ConfigurationResult(values={"B": 1}, cause="compile_error: no such type"),)
+    found = Evaluation(status=Status.COMPILE_ERROR, log="no such type", configurations=table)
+    bad = replace(HISTORY[1].variants[0], evaluation=found)
+    text = Prompts().repair(PROBLEM, FACTS, IDEA, bad, MeasuredHistory())
+    assert "# Its configurations\n\n- B=1  compile_error: no such type\n\n# Task" in text
 
 
 def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
