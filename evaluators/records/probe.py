@@ -129,8 +129,8 @@ class ProbeTrace(JsonRecord):
             f"{'phase':<{width}}  {'start':>10}  {'length':>10}  workers",
         ]
         for each in self.phases:
-            length = "" if each.length is None else f"{each.length:.4g}"
-            lines.append(f"{each.name:<{width}}  {each.start:>10.4g}  {length:>10}  {each.workers:>7}")
+            length = "" if each.length is None else f"{each.length:,.0f}"
+            lines.append(f"{each.name:<{width}}  {each.start:>10,.0f}  {length:>10}  {each.workers:>7}")
         return "\n".join(lines)
 
 
