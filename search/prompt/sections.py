@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
 
+from evaluators.base.jsonl_store import whole_lines
 from evaluators.base.usage_error import UsageError
 from search.models.client import SHOWN_AGAIN
-from search.proposers.llm.measured_history import MISTAKES_CHARACTERS, SUMMARY_CHARACTERS, TRIED_CHARACTERS
+from search.proposers.llm.measured_history import (
+    MISTAKES_CHARACTERS,
+    REFLECTIONS_CHARACTERS,
+    SUMMARY_CHARACTERS,
+    TRIED_CHARACTERS,
+)
 from search.proposers.llm.prompts import ENTRY_CHARACTERS, LOG_CHARACTERS
 from search.records.journal import replay
 from search.records.model_calls import CHARACTERS_PER_TOKEN, Purpose
-from search.records.run_state import rebuild
-from search.records.tree import Tree
+from search.records.run_state import RunState, rebuild
 
 LIMITS = {
     "What was tried so far": f"{TRIED_CHARACTERS:,} ({SUMMARY_CHARACTERS:,} with history=summary); ideas "
     "without a gain, the oldest first",
     "Mistakes made on this problem so far": f"{MISTAKES_CHARACTERS:,}; the rarest first",
+    "Conclusions from earlier rounds": f"{REFLECTIONS_CHARACTERS:,}; the oldest first",
     "Library kernels that an idea may also use": f"{ENTRY_CHARACTERS:,} of sources; the least related first",
     "The evaluator's message": f"{LOG_CHARACTERS:,}; its middle",
     "An earlier answer could not be used": f"{SHOWN_AGAIN:,}; its middle",
@@ -55,23 +60,24 @@ def section_tables(folder: Path) -> list[str]:
     path = folder / "model_calls.jsonl"
     if not path.exists():
         raise UsageError(f"{path} does not exist: the run has called no model")
-    tree = rebuild(replay(folder / "journal.jsonl")).tree
+    state = rebuild(replay(folder / "journal.jsonl"))
     longest: dict[str, dict[int, str]] = {}
-    with path.open(encoding="utf-8") as lines:
-        for call in map(json.loads, lines):
-            rounds = longest.setdefault(call["purpose"], {})
-            number = _round(call, tree)
-            rounds[number] = max(call["prompt"], rounds.get(number, ""), key=len)
+    for call in whole_lines(path.read_bytes()):
+        rounds = longest.setdefault(call["purpose"], {})
+        number = _round(call, state)
+        rounds[number] = max(call["prompt"], rounds.get(number, ""), key=len)
     tables = [_table(purpose, longest[purpose]) for purpose in Purpose if purpose in longest]
     return [line for table in tables for line in (*table, "")]
 
 
-def _round(call: Mapping[str, Any], tree: Tree) -> int:
+def _round(call: Mapping[str, Any], state: RunState) -> int:
     """The round of a recorded call."""
     kind, _, subject = call["about"].partition(" ")
     if kind == "round":
         return int(subject)
-    return (tree.ideas[subject] if kind == "idea" else tree.variants[subject]).round
+    if kind == "probe":
+        return state.probes[subject].round
+    return (state.tree.ideas[subject] if kind == "idea" else state.tree.variants[subject]).round
 
 
 def _table(purpose: str, prompts: Mapping[int, str]) -> list[str]:

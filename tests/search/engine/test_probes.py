@@ -23,6 +23,7 @@ from search.harvest.formats.preference import Preference
 from search.harvest.formats.repair import Repair
 from search.harvest.formats.sft import Sft
 from search.harvest.formats.trajectory import Trajectory
+from search.prompt.sections import section_tables
 from search.proposers.llm.proposer import LLMProposer
 from search.records.events import ProbeMeasured, ProbeRequested, RoundClosed
 from search.records.journal import Journal, replay
@@ -115,6 +116,8 @@ def test_probes_are_timed_and_told_to_the_next_round(journal: Path) -> None:
     assert f"It changes `{request.base}`, which takes " in search_again(journal)
     writing = next(each for each in model.asked if each.purpose is Purpose.PROBE)
     assert "Write a probe" in writing.prompt and "no stores" in writing.prompt
+    tables = "\n".join(section_tables(journal.parent))
+    assert all(f"{each}, characters" in tables for each in (Purpose.IDEAS, Purpose.CODE, Purpose.PROBE))
 
 
 def search_again(journal: Path) -> str:
