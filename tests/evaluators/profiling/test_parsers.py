@@ -130,6 +130,19 @@ def test_gccs_report_is_read() -> None:
     assert found.warnings == ("line 3: unused variable 'n' [-Wunused-variable]",)
 
 
+@pytest.mark.parametrize(
+    ("line", "loops"),
+    [
+        ("acc = _mm512_fmadd_ps(a, b, acc);", 0),
+        ('asm volatile("tdpbf16ps %tmm2, %tmm1, %tmm0");', 0),
+        ("sum = vaddq_f32(sum, vld1q_f32(x));", 0),
+        ("float* x = (float*)_mm_malloc(n, 64);", 1),
+    ],
+)
+def test_loops_of_intrinsics_are_not_called_scalar(line: str, loops: int) -> None:
+    assert len(parse_report(GCC, "main.cpp", [line]).scalar_loops) == loops
+
+
 def test_clangs_report_is_read() -> None:
     found = parse_report(CLANG, "main.cpp")
     assert found.vector_loops == (4,)
