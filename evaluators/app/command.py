@@ -47,6 +47,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
 MULTIRUN = "hydra.mode=MULTIRUN"
+NO_CHOICE = "Config group override must be a string or a list"
+"""How Hydra's ValueError for a group whose value is a number, a boolean or null begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +253,9 @@ def _composable(
         with tempfile.TemporaryDirectory() as folder, hydra_with(folder) as hydra:
             OmegaConf.save(call.stored, Path(folder) / "config.yaml")
             yield hydra, "config"
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if type(error) is ValueError and not str(error).startswith(NO_CHOICE):
+            raise
         if (refusal := _of_a_resolver(error)) is not None:
             raise refusal from error
         known = config if call.stored is None else call.stored

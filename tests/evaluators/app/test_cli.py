@@ -77,6 +77,12 @@ def test_an_unknown_problem_without_a_similar_one() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("value", ["false", "5", "1.5", "null"])
+def test_a_choice_that_is_not_text(value: str) -> None:
+    assert refusal(CONV, f"library={value}").startswith(f"unknown library {value}")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
