@@ -20,11 +20,11 @@ demo: install
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
 # At most 10 minutes on two cores. Three processes even there, because each waits for deadlines and processes
-# most of its time. Covers a third of the slow tests, another one for each commit, and those marked core.
+# most of its time. Covers a quarter of the slow tests, another one for each commit, and those marked core.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: .venv/test
-	$(PYTEST) --third -m "not exhaustive"
+	$(PYTEST) --quarter -m "not exhaustive"
 
 # Everything: all slow tests, the whole catalogue of cheats, and the tests that plant failures.
 test-all: .venv/test

@@ -1,4 +1,4 @@
-"""Which slow tests `make test` runs: those marked `core`, and a third of the others, chosen by the commit."""
+"""Which slow tests `make test` runs: those marked `core`, and a quarter of the others, chosen by the commit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-PARTS = 3
+PARTS = 4
 
 
 @functools.cache
 def commit() -> str:
-    """The checked-out commit; "" outside a git repository, where every run covers the same third."""
+    """The checked-out commit; "" outside a git repository, where every run covers the same quarter."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -28,23 +28,23 @@ def is_chosen(test: str, at: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--third`."""
+    """Adds `--quarter`."""
     parser.addoption(
-        "--third",
+        "--quarter",
         action="store_true",
-        help="of the slow tests that are not marked core, run only the third that HEAD's commit chooses",
+        help="of the slow tests that are not marked core, run only the quarter that HEAD's commit chooses",
     )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Prints which third runs."""
-    return f"slow tests: the third that commit {commit()[:9]} chooses" if config.option.third else None
+    return f"slow tests: the quarter that commit {commit()[:9]} chooses" if config.option.quarter else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the other slow tests."""
-    if not config.option.third:
+    if not config.option.quarter:
         return
     rotating = [
         each for each in items if each.get_closest_marker("slow") and not each.get_closest_marker("core")

@@ -87,7 +87,7 @@ def test_the_recorded_answers_make_the_same_search(tmp_path: Path) -> None:
         repairs=1,
         problem=before.started.problem,
         environment=before.started.environment,
-        proposer=LLMProposer({"mailbox": model}, name="mailbox"),
+        proposer=LLMProposer({"mailbox": model}, name="mailbox", reflection=False),
         evaluator=RecordedEvaluations(recorded(folder)),
         ranking=before.started.ranking,
     )

@@ -122,7 +122,7 @@ def test_what_a_resuming_call_changes(begun: Path, overrides: list[str], key: st
             "has another problem: dtype float32, not bfloat16; start a",
         ),
         (["problem.sizes.batch=8"], "has another problem: sizes {'batch': 4}, not {'batch': 8}"),
-        (["pool=rya"], "unknown pool rya; did you mean ray?; choose from local, ray"),
+        (["pool=rya"], "unknown pool rya; did you mean ray?; choose from folder, local, ray"),
         (["wandb=maybe"], "unknown wandb maybe; choose from auto, off, offline, online"),
         (["problem.sizes.bach=8"], "did you mean batch?"),
         (["rouns=3"], "unknown key rouns; did you mean rounds?"),
