@@ -1,4 +1,4 @@
-"""Which slow tests `make test` runs: those marked `core`, and a quarter of the others, chosen by the commit."""
+"""Which slow tests `make test` runs: those marked `core`, and a quarter of the others, by the commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Prints which third runs."""
+    """Prints which quarter runs."""
     return f"slow tests: the quarter that commit {commit()[:9]} chooses" if config.option.quarter else None
 
 
