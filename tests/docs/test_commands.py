@@ -51,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write_text(text)
     run = place / "outputs/level1/conv2d" / STAMP
     shutil.copytree(ROOT / "search/recordings/conv2d_h200", run)
-    call = {"id": "000012", "system": "You write kernels.", "prompt": "Write one."}
+    call = {"id": "000012", "system": "You write kernels.", "prompt": "# Task\n\nWrite one."}
+    call |= {"purpose": "code", "about": "round 1"}
     config = run / ".hydra/config.yaml"
     config.write_text(config.read_text() + "\nrun: null\n")  # as if an agent could go on with it, too
     compare = compared(place / "outputs/compare" / STAMP, seeds=3) / ".hydra"

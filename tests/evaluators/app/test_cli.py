@@ -204,6 +204,7 @@ NEEDED = {
     ("problem", "operators"): ["problem.name=operators/opinfo/aten.addmm.default"],
     ("problem", "recorded"): ["proposer=recorded", "proposer.runs=[conv2d_h200]"],
     ("proposer", "recorded"): ["proposer.runs=[conv2d_h200]"],
+    ("pool", "folder"): ["pool.path=queue"],
     ("llm", "local"): ["llm.local.model=served"],
     ("proposer", "replay"): [f"replay.run={Path(__file__).parents[2] / 'search/recordings/softmax_cpu'}"],
 }
@@ -259,8 +260,7 @@ def test_the_evaluators_settings_instantiate_as_they_are_written() -> None:
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "pool"])
 def test_every_pool_takes_what_the_command_gives_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    path = ["pool.path=queue"] if name == "folder" else []
-    config = compose_config(RunConfig, [CONV, f"pool={name}", *path]).pool
+    config = compose_config(RunConfig, chosen("pool", name)).pool
     module, _, attribute = config["_target_"].rpartition(".")
     host = getattr(importlib.import_module(module), attribute)
 

@@ -136,9 +136,12 @@ def test_what_infinities_come_to_in_products_is_left_to_the_kernel() -> None:
     def draw() -> list[Any]:
         return [torch.randn(4, 64, 16), torch.randn(4, 64, 16), torch.randn(4, 64, 16), torch.randn(64, 64)]
 
-    session = session_of(attention, draw)
-    session.has_products = True
-    open_distributions(session)
+    for _ in range(5):  # one draw in twenty has infinities that meet, and is not used
+        session = session_of(attention, draw)
+        session.has_products = True
+        open_distributions(session)
+        if "infinite" in session.distributions:
+            break
     assert {"infinite", "NaN", "masked"} <= {*session.distributions}
     assert session.distributions["masked"].only == {3}
     assert wrong_on(session, by_hand) == set()

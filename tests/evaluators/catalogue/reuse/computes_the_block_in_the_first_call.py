@@ -3,7 +3,7 @@ call, whose time may not count, and has the answers ready for the others."""
 
 # problem: tanhs
 # device: any
-# verdict: rejected|incorrect|no_gain
+# verdict: rejected|incorrect|runtime_error|no_gain
 # defence: the figure is the judge's clock over whole blocks
 
 import torch
