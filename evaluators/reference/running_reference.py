@@ -330,4 +330,6 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = as_pairs(one), as_pairs(other)
     if not one.is_floating_point():
         return torch.equal(one, other)
+    if one.element_size() == 1:  # 8-bit floats have no arithmetic
+        one, other = one.float(), other.float()
     return torch.equal(torch.nan_to_num(one, 0.0), torch.nan_to_num(other, 0.0))

@@ -240,6 +240,8 @@ def _bytes(tensor: torch.Tensor) -> int:
 def _nonzeros(tensor: torch.Tensor) -> int:
     import torch
 
+    if tensor.is_floating_point() and tensor.element_size() == 1:  # 8-bit floats have no arithmetic
+        tensor = tensor.float()
     return int(torch.count_nonzero(tensor).item())
 
 

@@ -56,7 +56,8 @@ def stir(inputs: Iterable[torch.Tensor], shares: torch.Tensor) -> None:
 
 
 def _floating(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [each for each in inputs if each.is_floating_point() and each.numel()]
+    """Those that can be changed in place: 8-bit floats have no arithmetic, and stay as they are too."""
+    return [each for each in inputs if each.is_floating_point() and each.numel() and each.element_size() > 1]
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

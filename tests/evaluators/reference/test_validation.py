@@ -20,6 +20,7 @@ from tests.evaluators.references import problem_of, session_of
 
 CONFIGS = PROBLEMS.parents[1] / "configs" / "problem"
 SHIPPED = sorted(str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.glob("level*/*.yaml"))
+TRANSFORMER = sorted(f"transformer/{path.stem}" for path in CONFIGS.glob("transformer/*.yaml"))
 
 
 def findings(
@@ -49,6 +50,12 @@ def test_the_shipped_problems_can_judge(name: str) -> None:
     reference = examine_shipped(name, "cpu")
     assert {"shifted", "small", "large", "uneven", "spikes", "constant rows"} <= {*reference.distributions}
     assert reference.untried == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSFORMER)
+def test_the_problems_of_language_models_can_judge(name: str) -> None:
+    assert {"shifted", "small", "large", "constant rows"} <= {*examine_shipped(name, "cpu").distributions}
 
 
 @pytest.mark.gpu

@@ -119,6 +119,13 @@ def test_only_floating_numbers_can_be_stirred() -> None:
     assert not can_stir([torch.arange(3), torch.zeros(0)])
 
 
+def test_8_bit_floats_which_have_no_arithmetic_stay() -> None:
+    bits, scale = torch.ones(8).to(torch.float8_e4m3fn), torch.ones(8)
+    assert not can_stir([bits])
+    stir([bits, scale], torch.rand(8) + 0.1)
+    assert bits.float().eq(1).all() and scale.ne(1).all()
+
+
 def test_a_tensor_is_stirred_as_it_lies_in_memory() -> None:
     x, answer = torch.randn(4, 6), torch.randn(24)
     (turned,) = stirred(x.t(), answer=answer)

@@ -1,0 +1,1 @@
+"""References of what language models spend their time in: attention, experts, and layers of few bits."""
