@@ -350,7 +350,11 @@ class Worker:
     def _require_recovery(self, processes: ProblemProcesses, verdict: Verdict) -> None:
         """Raises WorkerBroken if the baseline is still slow without the kernel that seemed to slow it
         down."""
-        order = {"before_ms": verdict.before_ms, "baseline_calls": verdict.baseline_calls}
+        order = {
+            "before_ms": verdict.before_ms,
+            "before_calls": verdict.before_calls,
+            "baseline_calls": verdict.baseline_calls,
+        }
         with self._closing_on_failure("the judge process or the fork server died"):
             processes.judge.send({"op": "recheck", "session": processes.problem.id, **order})
             answer = self._watch(processes, self._settings.timeout_s).baseline_answer()

@@ -66,6 +66,7 @@ class CandidateEvaluation:
             roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
             before_ms=tuple(self._session.times_ms(self._sampling.before)),
+            before_calls=self._sampling.before[0].calls if self._sampling.before else 0,
             baseline_calls=self._sampling.eager_calls,
         )
 

@@ -23,7 +23,8 @@ passes to it, and to the worker:
     <- turn {candidate} | verdicts {verdicts: [{status, ...}, ...]}
     -> go: the turn may begin
     <- turned {failed}: whether the candidate drops out, so that its runner must be ended
-    -> recheck {session, before_ms, baseline_calls}: is the baseline still slow without the candidate?
+    -> recheck {session, before_ms, before_calls, baseline_calls}: is the baseline still slow without the
+        candidate?
     <- rechecked {slow}
 
 It waits for a runner without a time limit: the worker owns the deadlines and kills the runner, which closes
@@ -319,10 +320,17 @@ def _take_compiled(session: ReferenceSession, channel: Channel, pid: int) -> boo
 
 
 def _is_slow(session: ReferenceSession, order: Message) -> bool:
-    """Whether the baseline is still as slow as with a candidate that has ended."""
-    calibration, calls = session.calibration, order["baseline_calls"]
-    now_ms = session.times_ms(calibration.eager_alone(calls))
-    return sabotaged(order["before_ms"], now_ms, calibration.baseline_slack_ms(calls)) is not None
+    """Whether the baseline is as slow without the candidate, which has ended, as it was next to it."""
+    calibration, before_ms = session.calibration, order["before_ms"]
+
+    def is_slow(calls: int) -> bool:
+        now_ms = session.times_ms(calibration.eager_alone(calls))
+        return sabotaged(before_ms, now_ms, calibration.baseline_slack_ms(calls)) is not None
+
+    if is_slow(order["before_calls"]):
+        return True
+    calibration.learn_short_blocks(before_ms, order["baseline_calls"])
+    return is_slow(order["baseline_calls"])
 
 
 def _facts(session: ReferenceSession) -> dict[str, Any]:

@@ -16,6 +16,7 @@ class Verdict(JsonRecord):
 
     Attributes:
         before_ms: The baseline's ms per call, in blocks measured before the candidate was loaded.
+        before_calls: The number of calls in the baseline's blocks before the candidate was loaded.
         baseline_calls: The number of calls in the baseline's blocks next to the candidate.
         canary_ms: Time of a small copy on the GPU before the try, which goes into the environment.
     """
@@ -28,6 +29,7 @@ class Verdict(JsonRecord):
     roofline: Roofline | None = None
     own_share: float | None = None
     before_ms: tuple[float, ...] = ()
+    before_calls: int = 0
     baseline_calls: int = 0
     canary_ms: str | None = None
 

@@ -108,6 +108,10 @@ class Calibration(ABC):
         """ms by which a call of the baseline may take longer in such a block than in its usual ones."""
         return self.slack_ms(calls)
 
+    def learn_short_blocks(self, before_ms: Sequence[float], calls: int) -> None:  # noqa: B027
+        """Measures how much longer a call of the baseline takes in blocks of `calls` calls than `before_ms`,
+        while no candidate runs, for `baseline_slack_ms`. Nothing to measure where blocks are of one kind."""
+
     def eager_calls(self, plan: Plan, capacity: int) -> int:
         """Calls per block of the baseline if there is room for `capacity`."""
         return min(plan.calls(self.eager_call_ms, capacity), self._eager_room)

@@ -290,6 +290,8 @@ class GpuCalibration(Calibration):
         self._usual_calls = self.eager_calls(plan, capacity)
         self.waking_ms = max(min(singles) - self.eager_call_ms, 0.0)
         """How much longer a single call takes than one of many."""
+        self._short_block_ms = self.waking_ms
+        """By how much a block of one call may be longer than a usual one's share."""
 
     def connect(self, channel: Channel, buffers: SharedBuffers, pid: int) -> GpuRunnerClient:
         """See `Calibration`."""
@@ -350,7 +352,18 @@ class GpuCalibration(Calibration):
     def baseline_slack_ms(self, calls: int) -> float:
         """See `Calibration`. Next to a kernel of hundreds of launches the baseline's blocks are short, and
         fewer calls share the time in which the GPU wakes up."""
-        return self.slack_ms(calls) + self.waking_ms * max(1 / calls - 1 / self._usual_calls, 0.0)
+        return self.slack_ms(calls) + self._short_block_ms * self._shortness(calls)
+
+    def learn_short_blocks(self, before_ms: Sequence[float], calls: int) -> None:
+        """See `Calibration`. `waking_ms` is the least that was seen; after a pause it can be more."""
+        if shortness := self._shortness(calls):
+            overhead_ms = self.overhead(calls).total_ms
+            longest_ms = max(block.call_ms(overhead_ms) for block in self.eager_alone(calls))
+            self._short_block_ms = max(self._short_block_ms, (longest_ms - max(before_ms)) / shortness)
+
+    def _shortness(self, calls: int) -> float:
+        """The share of a block's waking that a call bears beyond its share in a usual block."""
+        return max(1 / calls - 1 / self._usual_calls, 0.0)
 
     def evenness(self, kernel: Sequence[Block], eager: Sequence[Block]) -> Evenness:
         """See `Calibration`. A block is timed as a whole."""

@@ -133,11 +133,17 @@ def test_a_kernel_cannot_kill_its_parents_or_the_baseline(judge: Judge) -> None:
     assert found.status is Status.CORRECT, found.log
 
 
+def accusation(before_ms: float) -> Verdict:
+    """The verdict on a kernel next to which the baseline was slower than this."""
+    calls = {"before_calls": 1, "baseline_calls": 1}
+    return Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[before_ms] * 3, **calls)
+
+
 def test_a_baseline_that_is_slow_without_the_kernel_too_is_nobodys_fault(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e-6] * 3, baseline_calls=1)
+    accused = accusation(before_ms=1e-6)
     monkeypatch.setattr(worker, "_try_candidate", lambda *given: judged(*given) and accused)
     with pytest.raises(WorkerBroken, match="the machine is busy"):
         judge(HONEST)
@@ -149,7 +155,7 @@ def test_a_kernel_that_sabotages_the_baseline_is_rejected_when_it_does_so_again(
     worker: Worker, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = worker._try_candidate
-    accused = Verdict(status=Status.REJECTED, rule=SABOTAGED, before_ms=[1e6] * 3, baseline_calls=1)
+    accused = accusation(before_ms=1e6)
     accusations = [accused, None, accused, accused]
 
     def accuse(*given: Any) -> Verdict:

@@ -11,7 +11,7 @@ from evaluators.judge.staging import Batch, Staging
 from evaluators.judge.timing.calibration import Calibration
 from evaluators.judge.timing.cpu_timing import CpuCalibration
 from evaluators.judge.timing.gpu_timing import GpuCalibration, GpuRunnerClient
-from evaluators.records.timing import Overhead
+from evaluators.records.timing import Block, Overhead
 from evaluators.runner.shared_buffers import Layout
 
 
@@ -102,8 +102,23 @@ def test_a_baseline_in_short_blocks_is_not_called_sabotaged(calls: int, accused:
     """Next to an honest kernel of 512 launches its blocks had one call, which took 0.35 ms in place of 0.037
     ms: the time in which the GPU wakes up is no longer shared."""
     calibration = object.__new__(GpuCalibration)
-    calibration.waking_ms, calibration._usual_calls = 0.31, 256
+    calibration._short_block_ms, calibration._usual_calls = 0.31, 256
     calibration.slack_ms = lambda calls: 0.01 / calls  # type: ignore[method-assign]
     reason = calibration.sabotage([0.037] * 6, [0.35] * 8, calls)
     assert (reason is not None) == accused
     assert (calibration.credible_ms([0.037] * 6, calls) < 0.35) == accused
+
+
+@pytest.mark.parametrize(("alone_ms", "accused"), [(0.36, False), (0.04, True)])
+def test_what_short_blocks_take_without_the_kernel_is_expected_next_to_it(
+    alone_ms: float, accused: bool
+) -> None:
+    calibration = object.__new__(GpuCalibration)
+    calibration._short_block_ms, calibration._usual_calls = 0.1, 256
+    calibration.slack_ms = lambda calls: 0.01 / calls  # type: ignore[method-assign]
+    calibration.overhead = lambda calls: Overhead(total_ms=0.5, delivery_ms=0.0)  # type: ignore[method-assign]
+    calibration.eager_alone = lambda calls: [Block(calls=1, wall_ms=0.5 + alone_ms)] * 3  # type: ignore[method-assign]
+    assert calibration.sabotage([0.037] * 6, [0.35] * 8, 1)
+    calibration.learn_short_blocks([0.037] * 6, 1)
+    assert bool(calibration.sabotage([0.037] * 6, [0.35] * 8, 1)) == accused
+    assert calibration.sabotage([0.037] * 6, [0.05] * 8, 256), "usual blocks have no more slack than before"
