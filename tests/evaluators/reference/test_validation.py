@@ -55,7 +55,7 @@ def test_the_shipped_problems_can_judge(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMER)
 def test_the_problems_of_language_models_can_judge(name: str) -> None:
-    assert {"shifted", "small", "large", "constant rows"} <= {*examine_shipped(name, "cpu").distributions}
+    assert {"shifted", "small", "constant rows"} <= {*examine_shipped(name, "cpu").distributions}
 
 
 @pytest.mark.gpu
