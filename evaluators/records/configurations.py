@@ -39,7 +39,11 @@ class InvalidConfigurations(ValueError):
 class ConfigurationLimits:
     """How far a kernel's configurations are searched."""
 
-    most: int = option(32, "maximum configurations that a kernel may declare, in all combinations")
+    most: int = option(
+        32,
+        "maximum configurations that a kernel may declare, in all combinations; "
+        "1: judge the default values only",
+    )
     seconds: float = option(
         30.0, "device time for comparing the configurations of a kernel, in s; the session in progress ends"
     )
@@ -69,17 +73,19 @@ class _Declaration:
 
 
 def configurations(kernel: Kernel, most: int) -> list[Configuration]:
-    """The configurations that a kernel declares, its default one first; none if it declares none.
+    """The configurations that a kernel declares, its default one first; none if it declares none or only the
+    default one is wanted.
 
     Args:
         kernel: the kernel, which is not run.
-        most: the largest number of configurations.
+        most: the largest number of configurations; 1 stands for the kernel with its default values, which is
+            a kernel like any other.
 
     Raises:
         InvalidConfigurations: If the declaration cannot be used, or has more than `most` combinations.
     """
     found = _declaration(kernel.source)
-    if found is None:
+    if found is None or most == 1:
         return []
     count = math.prod(len(values) for values in found.space.values())
     if count > most:

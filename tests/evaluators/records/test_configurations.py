@@ -101,6 +101,10 @@ def test_repeated_values_count_once() -> None:
     assert declared('CONFIGS = {"B": [1, 1, 2]}\nB = 2\n', 2) == [{"B": 2}, {"B": 1}]
 
 
+def test_a_limit_of_one_leaves_the_kernel_as_it_is_written() -> None:
+    assert declared('CONFIGS = {"B": [1, 2]}\nB = 2\n', 1) == []
+
+
 TIMING = Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
 RESULTS = (
     ConfigurationResult(values={"B": 1}, timing=TIMING, chosen=True),
