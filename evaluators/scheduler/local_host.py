@@ -129,6 +129,9 @@ class LocalHost:
         """See `host.Host`."""
         return await self._run(device, Worker.probe, problem, kernel, archive)
 
+    async def until_back(self, device: int) -> None:
+        """See `host.Host`. A device of this machine is never gone."""
+
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
         if now:  # so that threads that wait for their processes end now
