@@ -9,7 +9,7 @@ Where to look, from the commands down to the records; each file says more at its
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     queue/        waiting (what each search of a queue waits for)
-    prompt/       device_facts (of a device that is elsewhere), estimate (calls, tokens, dollars), sections
+    prompt/       estimate (calls, tokens, dollars), sections
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,
                   campaign_view, campaign_page
     optimize/     stages: the order of things; model_config, models/, profiling/, extraction/, searching,
@@ -20,7 +20,7 @@ Where to look, from the commands down to the records; each file says more at its
                   fresh_page
     mcp/          tools, answers
     app/          what all commands share: run_folders, resuming, registry (class names in stored configs),
-                  overrides, plug_ins, report_packages
+                  overrides, plug_ins, report_packages, device_facts (of a device that is elsewhere)
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
                   session (records, budget, confirmation), run_folder, in_flight, faults (of plug-ins),
                   agent (steered from outside), outside_watch, diagnoses, probes, library_seeds,

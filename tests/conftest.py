@@ -31,6 +31,7 @@ LONGEST = (
     *("search/optimize/verification/test_launcher.py", "search/optimize/test_optimize.py"),
     *("docs/test_docs.py", "evaluators/scheduler/test_ray_host.py", "benchmarks/test_harnesses.py"),
     *("benchmarks/test_mutants.py", "evaluators/app/test_cli.py", "evaluators/queue/test_chaos.py"),
+    *("search/run/test_ray_cluster.py", "deploy/test_slurm.py"),
 )
 """Files that take ten seconds and more. They come first: of processes that take file after file, none is
 left with a long one at the end (`make test` keeps this order by `--no-loadscope-reorder`)."""

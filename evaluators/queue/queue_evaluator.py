@@ -81,7 +81,12 @@ class QueueEvaluator:
         self._looked_s = -float("inf")
 
     def for_search(
-        self, search: str, answered: Iterable[Question] = (), facts: Mapping[str, str] | None = None
+        self,
+        search: str,
+        answered: Iterable[Question] = (),
+        facts: Mapping[str, str] | None = None,
+        *,
+        is_described: bool = True,
     ) -> QueueEvaluator:
         """The evaluator of one search.
 
@@ -92,6 +97,7 @@ class QueueEvaluator:
                 measurement.
             facts: The facts of device and software that the search has recorded: it stays pinned to that
                 device.
+            is_described: Whether a worker has stated these facts. If not, they only pin the search.
 
         Raises:
             UsageError: The facts are those of another device than the one named.
@@ -110,8 +116,14 @@ class QueueEvaluator:
             outstanding=self.outstanding,
             look_every_s=self._look_every_s,
         )
-        own.search, own._answered, own._facts = search, Counter(answered), dict(facts)
+        own.search, own._answered = search, Counter(answered)
+        own._facts = dict(facts) if is_described else {}
         return own
+
+    @property
+    def kind(self) -> str:
+        """The name of the devices that the search is pinned to; "" until a worker has described one."""
+        return self._kind
 
     def awaited(self) -> list[str]:
         """What it waits for, a line each: the requests without a verdict when it last looked."""

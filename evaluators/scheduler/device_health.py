@@ -49,6 +49,11 @@ class DeviceHealth:
             return ""
         return f"its canary takes {canary_ms:.3g} ms; {expected_ms:.3g} ms were expected"
 
+    def replaced(self, device: int) -> None:
+        """Forgets the device: another has taken its place."""
+        for known in (self._failures, self._slow, self._first_ms, self._models):
+            known.pop(device, None)
+
     def _expected_ms(self, device: int) -> list[float]:
         """The medians of the device's own readings and of its peers', if there are enough of them."""
         medians = {

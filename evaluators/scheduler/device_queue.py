@@ -52,6 +52,12 @@ class DeviceQueue:
         self._idle = [each for each in self._idle if each != device]
         self._serve()
 
+    def take_back(self, device: int) -> None:
+        """Lends a device again that was set aside."""
+        if device not in self.in_use:
+            self.in_use.add(device)
+            self._give(device)
+
     async def _take(self, problem: str, avoid: frozenset[int]) -> int:
         waiter = _Waiter(problem=problem, avoid=avoid, device=asyncio.get_running_loop().create_future())
         self._line.append(waiter)

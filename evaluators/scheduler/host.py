@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from evaluators.build.builder import Build
+from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.opening import Opening
@@ -22,6 +23,10 @@ class WorkerDied(Exception):
     """The process or node that did the work is gone; another has replaced it."""
 
 
+class DeviceGone(WorkerBroken):
+    """No worker starts for the device, because its node may be gone. `Host.until_back` waits for another."""
+
+
 class Host(Protocol):
     """Where the work is done: `devices` measurements and `cores` builds run concurrently."""
 
@@ -32,8 +37,8 @@ class Host(Protocol):
 
     async def facts(self, device: int, problem: Problem) -> dict[str, str]:
         """Opens the problem on a device; returns the facts of device and software. Raises UnfitProblem if its
-        reference cannot be run or cannot judge, WorkerBroken with the reason if anything else is wrong, or
-        WorkerDied."""
+        reference cannot be run or cannot judge, WorkerBroken (DeviceGone) with the reason if anything else is
+        wrong, or WorkerDied."""
         ...
 
     async def opening(self, device: int, problem: Problem) -> Opening:
@@ -80,6 +85,10 @@ class Host(Protocol):
 
     async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         """Times a built probe on this device. Raises UnfitProblem, WorkerBroken or WorkerDied."""
+        ...
+
+    async def until_back(self, device: int) -> None:
+        """Returns when a worker has started for a device that was gone."""
         ...
 
     def close(self, *, now: bool = False) -> None:

@@ -38,7 +38,7 @@ class LocalHost:
     def __init__(self, *, settings: Settings, on_gpu: bool) -> None:
         gpus = visible_gpus() if on_gpu else []
         self.devices = max(1, len(gpus))
-        self.cores = os.cpu_count() or 1
+        self.cores = len(os.sched_getaffinity(0))  # Slurm may have given this process only some of them
         self._settings, self.configs = settings, settings.configs
         self._root = scratch.scratch_root(f"local-{os.getpid()}-{secrets.token_hex(4)}")
         scratch.claim(self._root)
@@ -128,6 +128,9 @@ class LocalHost:
     async def probe(self, device: int, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         """See `host.Host`."""
         return await self._run(device, Worker.probe, problem, kernel, archive)
+
+    async def until_back(self, device: int) -> None:
+        """See `host.Host`. A device of this machine is never gone."""
 
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""

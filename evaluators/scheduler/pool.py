@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Self, TypeVar
 from weakref import WeakValueDictionary
@@ -26,7 +26,7 @@ from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
-from evaluators.scheduler.host import Host, OnStage, WorkerDied
+from evaluators.scheduler.host import DeviceGone, Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
 from evaluators.scheduler.known_problems import KnownProblems
 from evaluators.scheduler.on_cases import OnCases
@@ -60,7 +60,8 @@ class Pool:
         host: where the work is done.
 
     Attributes:
-        devices_set_aside: reasons by device number. The last device stays in use even if it is listed.
+        devices_set_aside: reasons by device number. The last device stays in use even if it is listed. A
+            device whose node is gone is listed until another takes its place.
     """
 
     def __init__(self, host: Host) -> None:
@@ -78,6 +79,8 @@ class Pool:
         self._asking = asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.devices_set_aside: dict[int, str] = {}
+        self._returning: dict[int, asyncio.Task[None]] = {}
+        """Waits for each device whose node is gone."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,15 +116,16 @@ class Pool:
 
     async def _on_any(self, what: str, ask: Callable[[int], Awaitable[T]]) -> T:
         failed_on: list[int] = []
+        tries = 0
         while True:
             try:
-                async with self._devices.lease(what, failed_on) as device:
+                async with self._lease(what, failed_on) as device:
                     return await ask(device)
             except UnfitProblem:
                 raise
             except (WorkerBroken, WorkerDied) as error:
-                failed_on.append(device)
-                if len(failed_on) == OPENING_TRIES:
+                tries += 1
+                if tries == OPENING_TRIES:
                     raise CannotOpen(str(error)) from error
 
     async def evaluate(
@@ -248,17 +252,13 @@ class Pool:
             async with self._in_front, self._builds:
                 await self._build(job)
         await job.opening
-        async with self._devices.lease(job.problem.id, job.failed_on) as device:
+        async with self._lease(job.problem.id, job.failed_on) as device:
             self._problems.require_fit(job.problem)
             build = await self._build(job)
             if build.status is not None:
                 return replace(Probe.failed(build.status, build.log), build_s=build.seconds)
             job.on_stage("measuring")
-            try:
-                found = await self._host.probe(device, job.problem, job.kernel, build.archive)
-            except (WorkerBroken, WorkerDied):
-                job.failed_on.append(device)
-                raise
+            found = await self._host.probe(device, job.problem, job.kernel, build.archive)
         return replace(found, build_s=build.seconds)
 
     async def _compare(self, problem: Problem, jobs: list[Job], effort: Effort) -> dict[str, Evaluation]:
@@ -296,25 +296,19 @@ class Pool:
             async with self._in_front:
                 await self._build_all(jobs)
         facts = await jobs[0].opening
-        async with self._devices.lease(problem.id, failed_on) as device:
-            try:
-                builds = await self._build_all(jobs)
-                found = {
-                    name: _failed_build(each, facts)
-                    for name, each in builds.items()
-                    if each.status is not None
-                }
-                built = [job.kernel for job in jobs if job.kernel.id not in found]
-                if built:
-                    jobs[0].on_stage("measuring")
-                    archives = [builds[each.id].archive for each in built]
-                    evaluations = await self._host.compare(device, problem, built, archives, effort)
-                    for kernel, evaluation in zip(built, evaluations, strict=True):
-                        found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
-                return found
-            except (WorkerBroken, WorkerDied):
-                failed_on.append(device)
-                raise
+        async with self._lease(problem.id, failed_on) as device:
+            builds = await self._build_all(jobs)
+            found = {
+                name: _failed_build(each, facts) for name, each in builds.items() if each.status is not None
+            }
+            built = [job.kernel for job in jobs if job.kernel.id not in found]
+            if built:
+                jobs[0].on_stage("measuring")
+                archives = [builds[each.id].archive for each in built]
+                evaluations = await self._host.compare(device, problem, built, archives, effort)
+                for kernel, evaluation in zip(built, evaluations, strict=True):
+                    found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
+            return found
 
     async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
         """Verdicts on the first of these jobs, at least one. Several jobs are untimed cases of one kernel,
@@ -350,25 +344,27 @@ class Pool:
         Args:
             now: do not wait for work in progress.
         """
+        for each in self._returning.values():
+            with suppress(RuntimeError):  # its event loop is closed
+                each.cancel()
         self._host.close(now=now)
         self._retries.sum_up()
 
     async def _open_one(self, problem: Problem) -> dict[str, str]:
         self._problems.require_fit(problem)
         failed_on: list[int] = []
-        reason = ""
+        reason, tries = "", 0
         while True:
             try:
-                async with self._devices.lease(problem.id, failed_on) as device:
+                async with self._lease(problem.id, failed_on) as device:
                     facts = await self._host.facts(device, problem)
             except UnfitProblem as error:
                 self._problems.note_unfit(problem, error)
                 raise
             except (WorkerBroken, WorkerDied) as error:
-                failed_on.append(device)
-                reason = str(error)
+                reason, tries = str(error), tries + 1
                 died = isinstance(error, WorkerDied)  # another takes its place, even on the last device
-                if len(failed_on) == (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
+                if tries >= (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
                     raise CannotOpen(reason) from error
             else:
                 self._blame(failed_on, device, reason)
@@ -397,7 +393,7 @@ class Pool:
             if job.build is not None and job.build.status is not None:
                 found.append(_failed_build(job.build, facts))
                 return
-            async with self._devices.lease(job.problem.id, job.failed_on) as device:
+            async with self._lease(job.problem.id, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
                 self._problems.require_fit(job.problem)  # another job may have found out meanwhile
                 # On a CPU a build would disturb a measurement, so both use the one lane.
@@ -421,12 +417,8 @@ class Pool:
             )
         except UnfitProblem as error:
             if self._problems.is_fit(job.problem):  # it was opened before, so the device is at fault
-                job.failed_on.append(device)
                 raise WorkerBroken(str(error)) from error
             self._problems.note_unfit(job.problem, error)
-            raise
-        except (WorkerBroken, WorkerDied):
-            job.failed_on.append(device)
             raise
         self._problems.note_fit(job.problem)
         self._blame(job.failed_on, device, job.reason)
@@ -465,10 +457,38 @@ class Pool:
         return self._architecture
 
     def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
-        """Devices on which a kernel failed are at fault if it then succeeds on another."""
+        """Devices on which a kernel failed are at fault if it succeeds on another and they are not gone."""
         for device in failed_on:
-            if device != succeeded_on:
+            if device != succeeded_on and device not in self._returning:
                 self._set_aside(device, self._health.at_fault(device, reason))
+
+    @asynccontextmanager
+    async def _lease(self, what: str, failed_on: list[int]) -> AsyncIterator[int]:
+        """A device that is not in `failed_on`, to which it is added if the block fails because of it. One
+        that is gone is not to blame; it is left out until it is back."""
+        async with self._devices.lease(what, failed_on) as device:
+            try:
+                yield device
+            except UnfitProblem:
+                raise
+            except DeviceGone as error:
+                if device not in self._returning:
+                    self._set_aside(device, str(error))
+                    self._returning[device] = asyncio.create_task(self._take_back(device))
+                raise
+            except (WorkerBroken, WorkerDied):
+                failed_on.append(device)
+                raise
+
+    async def _take_back(self, device: int) -> None:
+        """Uses a device again as soon as it is back."""
+        await self._host.until_back(device)
+        logger.warning("device %d is back", device)
+        self._health.replaced(device)
+        del self._returning[device], self.devices_set_aside[device]
+        self._devices.take_back(device)
+        for each in self._returning:  # one may be in use because it was the last one
+            self._devices.set_aside(each)
 
     def _set_aside(self, device: int, reason: str) -> None:
         if not reason or device in self.devices_set_aside:

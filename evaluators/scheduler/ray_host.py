@@ -27,7 +27,7 @@ from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
 from evaluators.runner.node_fork_server import NodeForkServer
-from evaluators.scheduler.host import OnStage, WorkerDied
+from evaluators.scheduler.host import DeviceGone, OnStage, WorkerDied
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed
 
@@ -88,7 +88,8 @@ class DeviceActor:
 class RayHost:
     """Starts or joins Ray. If `address` is "", starts a local instance, otherwise joins that cluster.
 
-    On GPUs one actor owns each GPU of the cluster; on CPUs there is one actor. A local instance whose
+    On GPUs one actor owns each GPU that the cluster has now; on CPUs there is one actor. If a node dies, its
+    actors move to nodes that join. A local instance whose
     processes have died is started again. Whatever becomes of Ray raises WorkerDied or WorkerBroken: no kernel
     is at fault. Raises ConnectionError if the cluster cannot be reached.
     """
@@ -210,6 +211,15 @@ class RayHost:
         """See `host.Host`."""
         return await self._run(device, Worker.probe, problem, kernel, archive)
 
+    async def until_back(self, device: int) -> None:
+        """See `host.Host`. Ray starts the worker as soon as a node has room for it."""
+        while device not in self._ready:
+            with contextlib.suppress(WorkerDied):
+                await self._answer(device, lambda: self._actors[device].__ray_ready__.remote())
+                self._ready.add(device)
+                return
+            await asyncio.sleep(LOOK_S)
+
     def close(self, *, now: bool = False) -> None:
         """See `host.Host`."""
         with contextlib.suppress(Exception):  # the cluster may already be gone
@@ -232,7 +242,7 @@ class RayHost:
         return result
 
     async def _actor(self, device: int) -> Any:
-        """The device's actor, once it has started. Raises WorkerBroken if it does not start."""
+        """The device's actor, once it has started. Raises DeviceGone if it does not start."""
         await self._ensure_ray()
         if device not in self._ready:
             try:
@@ -240,7 +250,7 @@ class RayHost:
                     await self._answer(device, lambda: self._actors[device].__ray_ready__.remote())
             except (TimeoutError, WorkerDied) as error:
                 self._replace(device)
-                raise WorkerBroken(f"no worker started for device {device}; its node may be gone") from error
+                raise DeviceGone(f"no worker started for device {device}; its node may be gone") from error
             self._ready.add(device)
         return self._actors[device]
 

@@ -177,7 +177,8 @@ def _identity(chosen: ServeOptions, name: str) -> tuple[DeviceIdentity, int]:
         kind = first_gpu(confinement.clean_environment()).name
     except OSError as error:
         raise UsageError(str(error)) from error
-    return DeviceIdentity(worker=name, device="cuda", kind=kind), len(visible_gpus()) + (os.cpu_count() or 1)
+    lanes = len(visible_gpus()) + len(os.sched_getaffinity(0))
+    return DeviceIdentity(worker=name, device="cuda", kind=kind), lanes
 
 
 def _has_gpu() -> bool:

@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from evaluators.base.cause import cause_of
 from evaluators.base.system_error import system_error
 from evaluators.base.usage_error import UsageError
+from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
@@ -27,6 +29,7 @@ from search.models.client import ModelClient
 from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer
 from search.records.budget import Budget, Cost
 from search.records.events import (
+    ASSUMED,
     BestConfirmed,
     Event,
     LeadersCompared,
@@ -70,7 +73,8 @@ class Session:
         grace_s: Seconds to wait for work in flight after a stop.
         confirm_s: Seconds to wait for the best kernel's final measurement after a stop; 0 reports the best as
             unconfirmed.
-        environment: Facts about the device and its software.
+        environment: Facts about the device and its software. If they are `ASSUMED`, the evaluator is asked
+            for the device's own, which take their place.
         entries: The kernels to start with; None asks the library.
         ranking: See `search.records.ranking`; a resumed run keeps its own.
         compares_each_round: Whether to compare the leaders before each round, not only at the end.
@@ -183,12 +187,31 @@ class Session:
 
     def announce(self) -> None:
         """Records that the run has started or resumed."""
+        self._record_start()
+        if ASSUMED in self.environment:
+            self.work.spawn(self._describe(), "describe the device")
+
+    async def _describe(self) -> None:
+        """Replaces the assumed facts, also in the proposer's view of them. Ends the search if the problem
+        cannot be run there."""
+        try:
+            facts = await self._judged(self.evaluator.describe(self.problem))
+        except WorkerBroken as error:
+            reason = f"{self.problem.name} cannot be searched: {cause_of(str(error))}"
+            logger.error("%s", reason)
+            self.work.request_stop(f"error: {reason}")
+            return
+        self.environment.clear()
+        self.environment.update(facts)
+        self._record_start()
+
+    def _record_start(self) -> None:
         self.record(
             RunStarted(
                 at_s=self.now_s,
                 problem=self.problem,
                 rounds=self.budget.rounds or 0,
-                environment=self.environment,
+                environment=dict(self.environment),
                 entries=self.entries,
                 ranking=self.ranking,
                 **self._identity,

@@ -47,9 +47,9 @@ class PlainConsole:
         """Writes the event's lines, if it has any."""
         before = self._progress.best
         self._progress.apply(event)
-        self._open = self._open or isinstance(event, RunStarted)
         for kind, text in self._lines(event, before):
             self._say(f"[{event.at_s:8.1f}s] {kind:<9} ", text, cut=kind in CUT)
+        self._open = self._open or isinstance(event, RunStarted)
         if isinstance(event, RunFinished):
             self._closing()
 
@@ -60,7 +60,7 @@ class PlainConsole:
     def _lines(self, event: Event, before: Variant | None) -> Iterator[tuple[str, str]]:
         progress = self._progress
         match event:
-            case RunStarted(problem=problem):
+            case RunStarted(problem=problem) if not self._open:
                 policy = f"proposer={event.proposer} strategy={event.strategy} seed={event.seed}"
                 rounds, evaluations = (
                     limit or "unlimited" for limit in (progress.rounds_limit, progress.evaluations_limit)

@@ -132,7 +132,8 @@ class WandbObserver:
             logger.warning("W&B is off for the rest of this run: %s: %s", type(error).__name__, error)
 
     def _start(self, event: RunStarted) -> None:
-        if self._run is not None:
+        if self._run is not None:  # a worker has described the device
+            self._run.config.update({"run": facts(event)}, allow_val_change=True)
             return
         import wandb
 

@@ -33,10 +33,10 @@ from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
+from search.app.device_facts import device_facts, facts_of_this_cpu
 from search.app.resuming import NO_HYDRA_FILES, stored_config, value_of
 from search.engine.library_seeds import library_seeds
 from search.models.client import ModelClient
-from search.prompt.device_facts import device_facts, facts_of_this_cpu
 from search.prompt.estimate import SearchPlan, estimate_lines
 from search.prompt.sections import section_tables
 from search.proposers.llm.proposer import LLMProposer

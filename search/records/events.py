@@ -25,9 +25,14 @@ class Event:
     at_s: float
 
 
+ASSUMED = "assumed"
+"""The name of the fact which says that an environment's facts are shipped ones of the device that the run is
+pinned to, because no worker has described it yet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """The first line of a journal, written again at each resume.
+    """The first line of a journal, written again at each resume, and when a worker has described the device.
 
     Attributes:
         problem: The problem of the run.
@@ -35,7 +40,8 @@ class RunStarted(Event):
         strategy: The class name of the strategy.
         rounds: The limit of rounds; 0 for none.
         seed: The seed of the run's random choices.
-        environment: Facts that are the same for all evaluations: the device's name, software versions.
+        environment: Facts that are the same for all evaluations: the device's name, software versions. See
+            also `ASSUMED`.
         entries: The library's hits when the run began; a resumed run keeps them.
         ranking: How the run ranks its kernels (see `search.records.ranking`); a resumed run keeps it.
     """
@@ -48,6 +54,11 @@ class RunStarted(Event):
     environment: dict[str, str]
     entries: tuple[Seed, ...] = ()
     ranking: str = LOWER_END
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the device itself was asked for the facts."""
+        return ASSUMED not in self.environment
 
 
 @dataclass(frozen=True, kw_only=True)

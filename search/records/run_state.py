@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status
@@ -60,7 +60,8 @@ class RunState:
 
     tree: Tree = field(default_factory=Tree)
     started: RunStarted | None = None
-    """The first start, which says what the run searches."""
+    """The first start, which says what the run searches, with the facts of the first that has the device's
+    own."""
     finished: RunFinished | None = None
     """How the run ended; None while it is running."""
     proposed: dict[int, list[Idea]] = field(default_factory=dict)
@@ -113,6 +114,8 @@ class RunState:
             case RunStarted():
                 if self.started is None:
                     self.started, self.tree.ranking = event, Ranking(event.ranking)
+                elif not self.started.is_described:
+                    self.started = replace(self.started, environment=event.environment)
                 self.finished = None
             case ExpansionAsked(number=number):
                 self.asked[number] = Asked(event=event)

@@ -36,7 +36,7 @@ from search.engine.faults import naming
 from search.engine.outside_watch import BLOCKED
 from search.engine.run_folder import finalise
 from search.protocols import Diagnoser, KernelEvaluator
-from search.records.events import RunFinished
+from search.records.events import ASSUMED, RunFinished
 from search.records.journal import Journal, JournalError
 from search.records.outside import Awaited
 from search.records.run_state import RunState
@@ -134,6 +134,8 @@ async def _search(
     if config.resume is None and not isinstance(judge, QueueEvaluator):
         keep_config(folder, config)
     say(console, *start_lines(config, folder))
+    if ASSUMED in facts:
+        say(console, f"device: {facts['device']}; prompts use its shipped facts until a worker describes it")
     with _journal(folder / "journal.jsonl") as journal:
         observers = observers_of(
             config,

@@ -12,10 +12,12 @@ from evaluators.base.atomic_write import write_if_new
 from evaluators.queue.queue_evaluator import Question, QueueEvaluator
 from evaluators.queue.requests import Operation
 from evaluators.records.problem import Problem
+from search.app.device_facts import shipped_facts
 from search.engine.outside_watch import LOOK_EVERY_S
 from search.protocols import KernelEvaluator
-from search.records.events import BestConfirmed, Event, LeadersCompared, RunStarted, VariantEvaluated
+from search.records.events import ASSUMED, BestConfirmed, Event, LeadersCompared, VariantEvaluated
 from search.records.outside import Awaited, WaitsOutside
+from search.records.run_state import rebuild
 
 NAME = "queue_name.txt"
 """The file of a run folder with the search's name in its queue; a copy of the folder keeps the name."""
@@ -42,8 +44,10 @@ def for_this_search(shared: QueueEvaluator, folder: Path, past: Sequence[Event])
     """The evaluator of the search in a run folder with these events. Verdicts that arrived while the search
     was not running are found; those in its journal are not given again. A search stays with its device.
     Raises OSError, and UsageError for another device."""
-    facts = next((each.environment for each in past if isinstance(each, RunStarted)), {})
-    return shared.for_search(queue_name(folder), _answered(past), facts)
+    name, answered, started = queue_name(folder), _answered(past), rebuild(past).started
+    if started is None:
+        return shared.for_search(name, answered)
+    return shared.for_search(name, answered, started.environment, is_described=started.is_described)
 
 
 def _answered(past: Iterable[Event]) -> Iterator[Question]:
@@ -59,15 +63,20 @@ def _answered(past: Iterable[Event]) -> Iterator[Question]:
 
 
 async def described(problem: Problem, judge: KernelEvaluator, *, waits: bool) -> dict[str, str]:
-    """The device and software that will measure the problem. Raises OpeningBlocked if only a worker elsewhere
-    can tell and the caller does not want to wait, and what `describe` raises."""
+    """The device and software that will measure the problem. If only a worker elsewhere can tell, these are
+    the shipped facts of the device that the search is pinned to. Where there are none, it waits, or raises
+    OpeningBlocked if the caller does not want to wait. Raises what `describe` raises."""
+    shipped = shipped_facts(judge.kind) if isinstance(judge, QueueEvaluator) else {}
     describing = asyncio.ensure_future(judge.describe(problem))
     try:
-        while not waits and isinstance(judge, WaitsOutside):
+        while isinstance(judge, WaitsOutside) and (shipped or not waits):
             await asyncio.wait([describing], timeout=LOOK_EVERY_S)
             if describing.done():
                 break
-            if awaited := judge.awaited():
+            awaited = judge.awaited()
+            if awaited and shipped:
+                return {**shipped, ASSUMED: "no worker has described the device yet"}
+            if awaited:
                 raise OpeningBlocked(Awaited(verdicts=tuple(awaited)))
         return await describing
     finally:

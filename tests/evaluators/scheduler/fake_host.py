@@ -17,7 +17,7 @@ from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import Effort
-from evaluators.scheduler.host import OnStage, WorkerDied
+from evaluators.scheduler.host import DeviceGone, OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 
 ON_GPU = Problem(name="level1/fake", source="class Model: ...", device="cuda")
@@ -37,6 +37,10 @@ def kernel(name: object = "a") -> Kernel:
 
 def die() -> Any:
     raise WorkerDied("the node is gone")
+
+
+def leave() -> Any:
+    raise DeviceGone("the node is gone")
 
 
 def break_down() -> Any:
@@ -63,6 +67,7 @@ class FakeHost:
         self.unfit: list[Problem] = []
         self.facts_s = 0.0
         self.sick: set[int] = set()
+        self.gone: set[int] = set()
         self.canaries_ms: dict[int, float] = {}
         self.order: list[tuple[int, str]] = []
         self.closed = 0
@@ -110,6 +115,8 @@ class FakeHost:
         self.order.append((device, problem.name))
         async with self._at("measure"), self._at(f"device {device}"):
             on_stage("checking")
+            if device in self.gone:
+                raise DeviceGone("the node is gone")
             if device in self.sick:
                 raise WorkerBroken("the device is lost")
             act = self.measuring.pop(0) if self.measuring else None
@@ -142,6 +149,10 @@ class FakeHost:
         async with self._at("measure"), self._at(f"device {device}"):
             act = self.measuring.pop(0) if self.measuring else None
             return act() if act else TIMED
+
+    async def until_back(self, device: int) -> None:
+        while device in self.gone:
+            await asyncio.sleep(0)
 
     def close(self, *, now: bool = False) -> None:
         self.closed += 1

@@ -65,6 +65,14 @@ def test_threads_of_this_process(clean: Marked) -> None:
     assert left == set()
 
 
+def test_no_more_cores_are_used_than_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a job of Slurm on a node with many more."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    host = LocalHost(settings=SETTINGS, on_gpu=False)
+    host.close()
+    assert host.cores == 1
+
+
 @pytest.mark.slow
 def test_a_pool_that_is_closed_at_once_ends_only_its_own_processes(clean: Marked) -> None:
     """Processes that the rest of the program started continue."""

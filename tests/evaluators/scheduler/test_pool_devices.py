@@ -17,6 +17,7 @@ from tests.evaluators.scheduler.fake_host import (
     evaluated,
     judged,
     kernel,
+    leave,
 )
 
 
@@ -36,6 +37,43 @@ def test_a_device_that_fails_twice_is_set_aside(caplog: pytest.LogCaptureFixture
     assert "the device is lost" in pool.devices_set_aside[1]
     assert host.used[1] == 2
     assert sum("set aside" in record.message for record in caplog.records) == 1
+
+
+def test_a_device_that_is_gone_is_used_again_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it goes; and the last one stays in use."""
+    host = FakeHost(devices=2, cores=2)
+    pool = Pool(host)
+
+    async def several() -> None:
+        for first, gone in ((0, 1), (20, 1), (40, 0)):
+            host.gone = {gone}
+            assert await judged(pool, first=first, count=8, at_once=2) == [Status.CORRECT] * 8
+            assert "the node is gone" in pool.devices_set_aside[gone]
+            host.gone, before = set(), host.used[gone]
+            assert await judged(pool, first=first + 10, count=8, at_once=2) == [Status.CORRECT] * 8
+            assert pool.devices_set_aside == {} and host.used[gone] > before
+        host.gone = {0, 1}
+        assert await judged(pool, first=90, count=3) == [Status.INFRASTRUCTURE_ERROR] * 3
+        host.gone = {0}
+        assert await judged(pool, first=100, count=8, at_once=2) == [Status.CORRECT] * 8
+        assert list(pool.devices_set_aside) == [0] and pool._devices.in_use == {1}
+
+    asyncio.run(several())
+    assert sum("is back" in record.message for record in caplog.records) == 4
+
+
+def test_what_befell_a_device_that_was_gone_does_not_count_against_its_successor() -> None:
+    """It may be back before the kernels that met nothing there have their verdicts elsewhere."""
+    host = FakeHost(devices=2)
+    pool = Pool(host)
+
+    async def several() -> None:
+        for first in range(0, 9, 3):
+            host.measuring = [leave]
+            assert await judged(pool, first=first, count=3) == [Status.CORRECT] * 3
+
+    asyncio.run(several())
+    assert pool.devices_set_aside == {} and pool._devices.in_use == {0, 1}
 
 
 def test_kernels_that_fail_everywhere_set_nothing_aside() -> None:

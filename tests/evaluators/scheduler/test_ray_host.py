@@ -24,22 +24,30 @@ from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 
 COUNT = 9
+NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 
 @pytest.fixture
 def cluster(marked: Marked, tmp_path: Path) -> Iterator[Cluster]:
     """A head without a device, and two nodes with one each: nominally a GPU, which no problem here uses."""
-    about = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    started = Cluster(initialize_head=True, head_node_args={**about, "num_gpus": 0})
+    started = Cluster(initialize_head=True, head_node_args={**NODE, "num_gpus": 0})
     try:
         for _ in range(2):
-            started.add_node(**about, num_gpus=1)
+            started.add_node(**NODE, num_gpus=1)
         started.wait_for_nodes()
         yield started
     finally:
         ray.shutdown()
         started.shutdown()
     assert gone(marked), marked()
+
+
+async def node_of(cluster: Cluster, host: RayHost, device: int) -> Any:
+    """The node on which the device's worker runs."""
+    ask = host._actors[device].__ray_call__.remote(lambda actor: ray.get_runtime_context().get_node_id())
+    identity = await ask
+    (node,) = [each for each in cluster.list_all_nodes() if each.node_id == identity]
+    return node
 
 
 def a_kernel(number: int) -> tuple[Kernel, Status]:
@@ -139,12 +147,6 @@ def test_a_node_that_dies_takes_no_verdict_with_it(
     verdicts: list[tuple[str, Evaluation]] = []
     done = 0
 
-    async def node_of(device: int) -> Any:
-        ask = host._actors[device].__ray_call__.remote(lambda actor: ray.get_runtime_context().get_node_id())
-        identity = await ask
-        (node,) = [each for each in cluster.list_all_nodes() if each.node_id == identity]
-        return node
-
     async def evaluate(kernel: Kernel) -> None:
         nonlocal done
         evaluation = await pool.evaluate(PROBLEM, kernel)
@@ -153,7 +155,7 @@ def test_a_node_that_dies_takes_no_verdict_with_it(
 
     async def all_of_them() -> None:
         await pool.describe(PROBLEM)
-        nodes = [await node_of(device) for device in range(2)]
+        nodes = [await node_of(cluster, host, device) for device in range(2)]
         assert nodes[0].node_id != nodes[1].node_id
         running = [asyncio.ensure_future(evaluate(kernel)) for kernel, _ in kernels]
         while done < 4:

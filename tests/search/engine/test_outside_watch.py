@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
+from evaluators.device.child_processes import UnfitProblem
 from evaluators.device.settings import Settings
 from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.queue.queue_folder import QueueFolder
 from evaluators.queue.verdicts import DeviceVerdict
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import Kernel
+from evaluators.records.problem import Kernel, Problem
 from search.engine import outside_watch
 from search.engine.engine import Engine
 from search.models.providers.mailbox import END, Mailbox
 from search.proposers.llm.proposer import LLMProposer
 from search.records.budget import Budget
-from search.records.events import LeadersCompared, RunFinished, VariantEvaluated
+from search.records.events import ASSUMED, LeadersCompared, RunFinished, RunStarted, VariantEvaluated
 from search.records.journal import Journal, replay
 from search.run.queued_search import for_this_search
 from tests.search.fakes import (
@@ -167,6 +168,37 @@ def test_a_search_waits_for_an_answer_and_a_verdict_and_says_so(tmp_path: Path) 
         and "evaluate level1/fake" in lines
     )
     assert len(list(told("[0-9]*.md"))) == 5
+
+
+class DescribedLater(FakeEvaluator):
+    """Its device is described while the search runs, or its reference is found to be unfit."""
+
+    def __init__(self, facts: dict[str, str] | None) -> None:
+        super().__init__()
+        self._facts = facts
+
+    async def describe(self, problem: Problem) -> dict[str, str]:
+        if self._facts is None:
+            raise UnfitProblem("zeros would pass")
+        return self._facts
+
+
+def test_a_search_with_assumed_facts_takes_over_the_devices_own(tmp_path: Path) -> None:
+    assumed, facts = {"device": "d", ASSUMED: "no worker yet"}, {"device": "d", "torch": "2"}
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        engine = build(journal, evaluator=DescribedLater(facts), environment=assumed, **CHEAP)
+        assert asyncio.run(engine.run()).reason == "rounds"
+    assert engine.session.environment == facts
+    started = [e.environment for e in replay(journal.path) if isinstance(e, RunStarted)]
+    assert started == [assumed, facts]
+    found = state_of(journal.path).started
+    assert found is not None and found.environment == facts
+
+
+def test_an_unfit_reference_that_a_worker_finds_later_ends_the_search(tmp_path: Path) -> None:
+    parts = {"evaluator": DescribedLater(None), "environment": {ASSUMED: "no worker yet"}}
+    reason = search(tmp_path / "journal.jsonl", **parts, **CHEAP).reason
+    assert reason == "error: level1/fake cannot be searched: zeros would pass"
 
 
 def test_a_search_is_not_blocked_while_a_model_answers(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from search.observers.wandb import IDEAS, VARIANTS, WandbObserver
-from search.records.events import Event
-from tests.search.observers.conftest import call
+from search.records.events import ASSUMED, Event
+from tests.search.observers.conftest import call, start
 
 
 class FakeError(Exception):
@@ -26,6 +26,12 @@ class FakeArtifact:
 
     def add_file(self, path: str, *, name: str, policy: str, skip_cache: bool) -> None:
         self.files[name] = Path(path).read_text()
+
+
+class FakeConfig(dict[str, Any]):
+    def update(self, values: dict[str, Any], *, allow_val_change: bool) -> None:  # type: ignore[override]
+        assert allow_val_change
+        super().update(values)
 
 
 class FakeWandb:
@@ -44,6 +50,7 @@ class FakeWandb:
         self.url = "https://wandb.example/run"
         self.dir = ""
         self.saved: dict[str, str] = {}
+        self.config = FakeConfig()
         self.defined: dict[str, str] = {}
         self.fail_at_log: int | None = None
 
@@ -99,6 +106,17 @@ def play(
         observer.on_event(event)
     observer.close()
     return observer
+
+
+def test_the_config_follows_the_device_that_a_worker_has_described(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeWandb()
+    assumed = replace(start(), environment={"device": "NVIDIA H200", ASSUMED: "no worker yet"})
+    play(fake, [assumed, start(at_s=9.0)], monkeypatch, tmp_path, mode="offline", config={})
+    (init,) = fake.inits
+    assert ASSUMED in init["config"]["run"]["environment"]
+    assert fake.config["run"]["environment"] == start().environment
 
 
 def test_logs_rounds_ideas_winner_and_config(

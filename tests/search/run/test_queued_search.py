@@ -9,9 +9,11 @@ import pytest
 
 from evaluators.evaluate.__main__ import main as evaluate
 from evaluators.queue.queue_folder import QueueFolder
+from evaluators.queue.requests import Operation
 from evaluators.queue.verdicts import DeviceVerdict
 from search.records.events import RunFinished, RunStarted, VariantEvaluated
 from search.records.journal import replay
+from search.records.run_state import rebuild
 from search.run.queued_search import NAME
 from tests.evaluators.scheduler.fake_host import CORRECT
 from tests.search.run.test_run import SMALL, call, only_folder
@@ -68,6 +70,32 @@ def test_a_search_waits_for_a_device_and_continues(tmp_path: Path) -> None:
     assert isinstance(last, RunFinished) and last.reason == "rounds" and last.confirmed is not None
     assert (folder / NAME).read_text().strip() in {each.name for each in (tmp_path / "q/verdicts").iterdir()}
     assert not QueueFolder(tmp_path / "q").pending()
+
+
+def test_prompts_use_shipped_facts_until_a_worker_has_described_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned = ["device=cuda", "pool.device=NVIDIA H200", "proposer=mailbox", "until=blocked"]
+    assert call(tmp_path, *queued(tmp_path), *pinned) == 3
+    said = capsys.readouterr().out
+    assert "awaiting an answer (1)" in said and "awaiting a device (1)" in said
+    assert "device: NVIDIA H200; prompts use its shipped facts" in said
+    folder, queue = only_folder(tmp_path), QueueFolder(tmp_path / "q")
+    (question,) = (folder / "mailbox").glob("0001-*.md")
+    assert "- NVIDIA H200\n- compute capability 9.0\n- 132 streaming" in question.read_text()
+    (pending,) = queue.pending()
+    asked = queue.read(pending)
+    assert (asked.operation, asked.kind) == (Operation.DESCRIBE, "NVIDIA H200")
+    assert call(tmp_path, f"resume={folder}", "pool.device=NVIDIA L40S") == 2
+    assert "the search was measured on NVIDIA H200" in capsys.readouterr().err
+    facts = {"device": "NVIDIA H200", "multi_processor_count": "131"}
+    queue.answer(asked.search, DeviceVerdict(request=asked.id, worker="w", device="NVIDIA H200", facts=facts))
+    assert call(tmp_path, f"resume={folder}") == 3
+    said = capsys.readouterr().out
+    assert "awaiting an answer (1)" in said and "awaiting a device (" not in said
+    assert "shipped facts" not in said
+    started = rebuild(replay(folder / "journal.jsonl")).started
+    assert started is not None and started.environment == facts
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,17 @@ from search.records.run_state import rebuild
 DEVICES = Path(__file__).with_name("devices.yaml")
 
 
+def shipped_facts(device: str) -> dict[str, str]:
+    """The shipped facts of the device with this full name, such as `NVIDIA H200`; {} if there are none."""
+    return next((facts for facts in _known().values() if facts["device"] == device), {})
+
+
 def device_facts(source: str) -> dict[str, str]:
     """The facts of a known device (h100, …), or those that a run or a shipped recording was made with. Raises
     UsageError for anything else."""
-    known = yaml.safe_load(DEVICES.read_text(encoding="utf-8"))
+    known = _known()
     if source in known:
-        return {name: str(value) for name, value in known[source].items()}
+        return known[source]
     journal = recording_folder(source) / "journal.jsonl"
     if not journal.exists():
         names = [*known, *shipped_recordings()]
@@ -39,3 +44,9 @@ def facts_of_this_cpu() -> dict[str, str]:
     import torch
 
     return {"device": cpu_name(), "torch": str(torch.__version__), **toolchain("cpu")}
+
+
+def _known() -> dict[str, dict[str, str]]:
+    """The facts of the shipped devices, by short name (h100, …)."""
+    shipped = yaml.safe_load(DEVICES.read_text(encoding="utf-8"))
+    return {name: {key: str(value) for key, value in facts.items()} for name, facts in shipped.items()}
