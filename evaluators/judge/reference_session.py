@@ -278,7 +278,7 @@ class ReferenceSession:
                 self._staging.place(call, inputs)
             if self.reference.draws_numbers:
                 self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
-            client.buffers.poison()
+            client.buffers.poison(len(draws))
             self.memory.trim()
             self.synchronize()  # as every block on a GPU does next
             return self._staging.batch(len(draws), draws)
