@@ -37,6 +37,7 @@ from benchmarks.throughput_kernelbench import run_kernelbench
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Problem
+from evaluators.records.time_spent import DeviceLease, summed, table
 from evaluators.reference.loading import load_problem
 from evaluators.scheduler.pool import Pool
 
@@ -114,21 +115,20 @@ def print_ours(ours: Ours) -> None:
     """Prints where the time went."""
     print_half(ours)
     print(f"on {ours.environment.get('device')}, isolation {ours.environment.get('isolation')}")
-    measured = {name: found for name, found in ours.evaluations.items() if found.device_s > 0}
-    rows = {"build, on the cores": [found.build_s for found in ours.evaluations.values()]}
-    rows["GPU: given by the pool"] = [ours.done[name].device_s for name in measured]
-    rows["  held, of that"] = [found.device_s for found in measured.values()]
-    for stage in dict.fromkeys(stage for found in measured.values() for stage in found.stages_s):
-        rows[f"    {stage}"] = [
-            found.stages_s[stage] for found in measured.values() if stage in found.stages_s
-        ]
-    print(f"{'seconds':<28}{'median':>9}{'largest':>9}{'sum':>9}{'number':>8}")
-    for name, values in rows.items():
-        if values:
-            print(f"{name:<28}{median(values):9.2f}{max(values):9.2f}{sum(values):9.1f}{len(values):8d}")
-    if measured:
-        busy = sum(rows["GPU: given by the pool"]) / (ours.wall_s - ours.ready_s)
-        print(f"GPU used by candidates for {busy:.0%} of the time after start-up")
+    found = list(ours.evaluations.values())
+    print(*table(found), sep="\n")
+    for device, each in sorted(by_device(found).items()):
+        held, idle = (seconds / (ours.wall_s - ours.ready_s) for seconds in (each.held_s, each.idle_s))
+        print(f"device {device}: held for {held:.0%} of the time after start-up, idle for {idle:.0%} of it")
+        print("  although a kernel was being built for it or waited")
+
+
+def by_device(found: Sequence[Evaluation]) -> dict[str, DeviceLease]:
+    """The sum of all leases of each device."""
+    leases = [each.lease for each in found if each.lease is not None and each.lease.device]
+    devices = {each.device for each in leases}
+    sums = (summed([each for each in leases if each.device == device]) for device in devices)
+    return {each.device: each for each in sums if each is not None}
 
 
 # Both.

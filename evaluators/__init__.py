@@ -15,7 +15,7 @@ Where to look, from the commands down to the machine; each file says more at its
                   trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs
                   profiled_call with stand-ins for compilers)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, on_configurations,
-                  known_problems, device_health, retries; host: local_host (threads), ray_host
+                  known_problems, device_health, device_use, retries; host: local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,
                   candidate_runner, candidate_turns
     judge/        the trusted process: judge_process, reference_session (session_options), staging
@@ -42,7 +42,7 @@ Where to look, from the commands down to the machine; each file says more at its
                   cuda_driver, nvml, cupti_trace, elf, user_cache
     records/      problem, evaluation, cases, configurations (that a kernel declares), verdict, timing (its
                   statistics), scores (fast_p, pass@k), five_stages, overhead, reference_audit, opening,
-                  diagnosis, probe
+                  time_spent (leases of devices), diagnosis, probe
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
                   source_file, source_comment, system_error, usage_error
     problems/     the shipped references

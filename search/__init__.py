@@ -35,5 +35,5 @@ Where to look, from the commands down to the records; each file says more at its
                   service (whether a model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal
                   (journal_codec), run_state, budget, ranking, model_calls (questions, answers, prices),
-                  probe_request, outside (what others have to answer)
+                  probe_request, time_use (of devices), outside (what others have to answer)
 """

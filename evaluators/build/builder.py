@@ -235,7 +235,8 @@ def runner_spec(
     Args:
         role: `candidate`, `eager` or `compiled`.
         more: the `devices` that it may use (a build uses none, or it would disturb measurements), the `cores`
-            if it may not use all, and the `niceness` with which it yields to others.
+            if it may not use all, the `niceness` with which it yields to others, and whether it `poisons` its
+            free memory before it is asked for anything.
     """
     return {
         "role": role,
@@ -244,6 +245,7 @@ def runner_spec(
         "devices": [],
         "cores": [],
         "niceness": 0,
+        "poisons": False,
         "environment": environment,
         "cpu_s": cpu_s,
         "max_processes": MAX_PROCESSES,

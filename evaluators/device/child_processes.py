@@ -123,6 +123,7 @@ class RunnerSpecs:
         return self._spec(
             scratch,
             role="candidate",
+            poisons=self.gpu is None,
             cpu_s=self.cpu_s,
             environment=build_environment(architecture),
             libraries=self.problem.libraries,

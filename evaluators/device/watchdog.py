@@ -7,12 +7,12 @@ import contextlib
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evaluators.device.child_processes import ProblemProcesses, WorkerBroken
 from evaluators.isolation.scratch import too_much_written
-from evaluators.records.evaluation import Stage, Status
+from evaluators.records.evaluation import Stage, Status, summed_stages
 from evaluators.records.verdict import Verdict
 from evaluators.runner.fork_server import ChildProcess
 from evaluators.system import process_tree
@@ -23,6 +23,8 @@ WATCH_S = 0.05
 MAX_PROCESSES = 256
 GONE_S = 30.0
 """How long the judge process may take to notice that a runner was killed."""
+REPORTED = (Stage.LOADING, Stage.CHECKING, Stage.COUNTING, Stage.TIMING)
+"""The stages whose beginning the judge process reports."""
 
 
 class Unresponsive(WorkerBroken):
@@ -36,7 +38,15 @@ class Stages:
     def __init__(self, on_stage: Callable[[str], None] | None) -> None:
         self._on_stage = on_stage
         self._seconds: dict[Stage, float] = {}
+        self._judged: dict[str, float] = {}
+        """What the judge process has timed itself."""
         self._stage, self._since = Stage.STARTING, time.monotonic()
+
+    def was(self, stage: Stage) -> None:
+        """Counts the time since the last stage began as this one, and continues the last one."""
+        now = time.monotonic()
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
+        self._since = now
 
     def enter(self, stage: Stage) -> None:
         """Ends the current stage and begins this one."""
@@ -46,10 +56,23 @@ class Stages:
         if self._on_stage is not None:
             self._on_stage(stage.value)
 
+    def refine(self, judged: Mapping[str, float]) -> None:
+        """Replaces the stages that the judge process has reported since the last call by its own, finer
+        account. The time that this does not cover, between the processes, is part of STARTING."""
+        if not judged:
+            return
+        self.was(self._stage)
+        seen_s = sum(self._seconds.pop(stage, 0.0) for stage in REPORTED)
+        between_s = max(seen_s - sum(judged.values()), -self._seconds.get(Stage.STARTING, 0.0))
+        self._seconds[Stage.STARTING] = self._seconds.get(Stage.STARTING, 0.0) + between_s
+        self._judged = summed_stages([self._judged, judged])
+
     def seconds(self) -> dict[str, float]:
         """The duration so far of each stage that was entered."""
-        now_s = self._seconds.get(self._stage, 0.0) + time.monotonic() - self._since
-        return {stage.value: seconds for stage, seconds in (self._seconds | {self._stage: now_s}).items()}
+        self.was(self._stage)
+        own = {stage.value: seconds for stage, seconds in self._seconds.items()}
+        found = summed_stages([own, self._judged])
+        return {stage.value: found[stage.value] for stage in Stage if stage.value in found}
 
 
 class Watchdog:

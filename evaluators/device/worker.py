@@ -139,13 +139,13 @@ class Worker:
                 a process does not free the memory of a case.
             on_stage: called when a stage begins.
         """
+        stages = Stages(on_stage)
         try:
-            processes = self._opened(problem)
+            processes = self._opened(problem, stages)
         except WorkerBroken:
             self._end_kept()
             raise
         facts = {**processes.facts, **self._clocks(problem, CLOCKS_BEFORE)}
-        stages = Stages(on_stage)
         for _ in range(ACCUSATIONS):
             with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
                 runner = self._runner(processes, kernel, archive)
@@ -164,7 +164,8 @@ class Worker:
     def probe(self, problem: Problem, kernel: Kernel, archive: bytes) -> Probe:
         """Times a built probe of a timed problem, within the limits of an evaluation. Raises WorkerBroken if
         the probe is not at fault."""
-        processes, stages = self._opened(problem), Stages(None)
+        stages = Stages(None)
+        processes = self._opened(problem, stages)
         order = {
             "op": "probe",
             "session": processes.problem.id,
@@ -232,13 +233,16 @@ class Worker:
             with self._closing_on_failure("a runner could not be ended"):
                 kept.end()
 
-    def _opened(self, problem: Problem) -> ProblemProcesses:
-        """The problem's processes. Problems that use little memory stay open while others are in use."""
+    def _opened(self, problem: Problem, stages: Stages | None = None) -> ProblemProcesses:
+        """The problem's processes. Problems that use little memory stay open while others are in use.
+        `stages` counts the opening, if there is one."""
         if problem.timed:
             self._end_kept()
         if (known := self._open.use(problem.id)) is None:
             known = self._newly_opened(problem)
             self._open.add(known)
+            if stages is not None:
+                stages.was(Stage.OPENING)
         return known
 
     def _newly_opened(self, problem: Problem) -> ProblemProcesses:
@@ -338,6 +342,7 @@ class Worker:
             processes.hand_over(order, [*new, *(processes.fork_compiled() if thorough else [])])
             answer = self._watch(processes, timeout_s).answer(runner.child, runner.scratch, stages)
             verdict = answer if isinstance(answer, Verdict) else Verdict.from_message(answer)
+            stages.refine(verdict.stages_s)
             if keeps and verdict.status is Status.CORRECT:
                 self._kept = runner
             return verdict

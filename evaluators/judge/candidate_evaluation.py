@@ -4,7 +4,8 @@ its verdict."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from evaluators.judge.attribution.attribution import attribution
 from evaluators.judge.correctness_checks import CorrectnessChecks
@@ -73,18 +74,24 @@ class CandidateEvaluation:
     def _timing(self) -> Timing | None:
         """Loads, checks and times the candidate; None if the problem is not timed. Raises CandidateRefused if
         it is not correct."""
-        self._say(Stage.LOADING)
-        self._sampling.time_baseline()
-        self._session.load(self._client)
-        self._say(Stage.CHECKING)
-        call_ms = self._correctness_checks.begin(self._sampling.plan)
-        self._say(Stage.COUNTING)
-        if self._attribution is not None:
-            self._attribution.count()
+        with self._stage(Stage.LOADING):
+            self._sampling.time_baseline()
+            self._session.load(self._client)
+        with self._stage(Stage.CHECKING):
+            call_ms = self._correctness_checks.begin(self._sampling.plan)
+        with self._stage(Stage.COUNTING):
+            if self._attribution is not None:
+                self._attribution.count()
         if not self._session.problem.timed:
             return None
-        self._say(Stage.TIMING)
-        return self._checked(self._sampling.measure(call_ms))
+        with self._stage(Stage.TIMING):
+            return self._checked(self._sampling.measure(call_ms))
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        self._say(stage)
+        with self._session.clock.step(stage):
+            yield
 
     def _checked(self, samples: Samples) -> Timing:
         """The timing that the samples give. Raises CandidateRefused if no honest kernel can have such times,
@@ -107,7 +114,8 @@ class CandidateEvaluation:
         if reason := calibration.sabotage(before, alongside, self._sampling.eager_calls):
             raise CandidateRefused(Status.REJECTED, reason, SABOTAGED)
         if self._timing_checks is not None:
-            more_ms = self._timing_checks.more_ms(calls, kernel_ms)
+            with session.clock.step(Stage.TIMING_CHECKS):
+                more_ms = self._timing_checks.more_ms(calls, kernel_ms)
             kernel = [each + more_ms for each in kernel]
             kernel_ms += more_ms
         if reason := session.too_fast(kernel_ms, eager_ms, calls):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient
 from evaluators.judge.staging import Batch
-from evaluators.records.evaluation import Correctness, Status
+from evaluators.records.evaluation import Correctness, Stage, Status
 from evaluators.records.timing import Block, Plan
 from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.accuracy.differences import spread_of
@@ -73,12 +73,14 @@ class CorrectnessChecks:
         kept = _Kept.of(outputs)
         del outputs  # they may be large
         if not brief:
-            self._check_near_repeats(draw, answer)
+            with self._session.clock.step(Stage.NEAR_REPEATS):
+                self._check_near_repeats(draw, answer)
         del answer
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
         if not brief:
-            self.change_weights(self._reference.full_change(), self._try_distributions)
+            with self._session.clock.step(Stage.DISTRIBUTIONS):
+                self.change_weights(self._reference.full_change(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
         if self._session.problem.timed:
             calls = plan.calls(self._call_ms, calls)
@@ -119,9 +121,10 @@ class CorrectnessChecks:
         def check() -> None:
             self._check_block(1, "after its weights were changed in place")
 
-        self.change_weights(change, check)
-        if self._call_ms < SLOW_MS:
-            self._client.block(self._session.stage_fresh(1, self._client))
+        with self._session.clock.step(Stage.SPOT_CHECKS):
+            self.change_weights(change, check)
+            if self._call_ms < SLOW_MS:
+                self._client.block(self._session.stage_fresh(1, self._client))
 
     def change_weights(self, change: WeightChange, check: Callable[[], T]) -> T:
         """The result of `check` with other weights on both sides."""
@@ -176,8 +179,9 @@ class CorrectnessChecks:
 
     def settle(self) -> None:
         """Does the postponed checks, so that the blocks of both sides follow the same work."""
-        while self._pending:
-            self._pending.pop()()
+        with self._session.clock.step(Stage.SPOT_CHECKS):
+            while self._pending:
+                self._pending.pop()()
 
     def checked_block(self, calls: int) -> tuple[Block, Callable[[], None]]:
         """A block on fresh inputs, and a function that checks one of its calls. The other calls are only

@@ -191,12 +191,16 @@ class JudgeProcess:
 
     def _judge(self, session: ReferenceSession, order: Message) -> Verdict:
         fds = self._worker.take_fds(order["fds"])
+        session.start_clock()
         if len(fds) > 1:
-            runs = _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
+            with session.clock.step(Stage.COMPILING):
+                runs = _take_compiled(session, Channel.from_fd(fds[1]), order["pids"][1])
             self._worker.send({"op": "compiled", "runs": runs})
-        canary_ms = session.canary_ms()
-        channel, pid = self._candidate(fds, order["pids"])
-        client = session.candidate(channel, pid)
+        with session.clock.step(Stage.CANARY):
+            canary_ms = session.canary_ms()
+        with session.clock.step(Stage.STARTING):
+            channel, pid = self._candidate(fds, order["pids"])
+            client = session.candidate(channel, pid)
 
         is_kept = False
         try:
@@ -210,7 +214,8 @@ class JudgeProcess:
             )
             verdict = candidate_evaluation.verdict()
             is_kept = verdict.status is Status.CORRECT and order["keep"]
-            return verdict if canary_ms is None else replace(verdict, canary_ms=f"{canary_ms:.4g}")
+            canary = None if canary_ms is None else f"{canary_ms:.4g}"
+            return replace(verdict, canary_ms=canary, stages_s=session.clock.seconds())
         finally:
             if is_kept:
                 self._kept = channel, pid

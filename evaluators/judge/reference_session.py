@@ -20,6 +20,7 @@ from evaluators.judge.timing.calibration import Calibration
 from evaluators.judge.timing.cpu_timing import CpuCalibration, CpuRunnerClient
 from evaluators.judge.timing.gpu_timing import GpuCalibration, GpuRunnerClient
 from evaluators.judge.timing.speed_limits import SpeedLimits
+from evaluators.records.evaluation import Stage
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Block, Plan
@@ -56,6 +57,8 @@ class ReferenceSession:
     eager: RunnerClient
     calibration: Calibration
     """Calibration of the baseline; like the baseline, missing if the problem is not timed."""
+    clock: Steps
+    """Times the stages of the present evaluation."""
     isolation = ""
     """Isolation level of the baseline's runner, if there is one."""
 
@@ -76,6 +79,7 @@ class ReferenceSession:
         self.device = problem.device
         self._cache = Path(options.cache)
         self._steps = steps or Steps()
+        self.start_clock()
         self.reference = ReferenceModel(problem, keep_range=options.keep_range, steps=self._steps)
         self.compiled: RunnerClient | None = None
         self.vendor_kernels: VendorKernels | None = None
@@ -268,14 +272,20 @@ class ReferenceSession:
         return self._stage([draw] * len(given), client, given)
 
     def _stage(self, draws: list[Draw], client: RunnerClient, given: Sequence[list[Any]] = ()) -> Batch:
-        for call, draw in enumerate(draws):
-            inputs = given[call] if given else self._draw(draw.seed, draw.distribution)
-            self._staging.place(call, inputs)
-        if self.reference.draws_numbers:
-            self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
-        client.buffers.poison()
-        self.memory.trim()
-        return self._staging.batch(len(draws), draws)
+        with self.clock.step(Stage.DRAWING):
+            for call, draw in enumerate(draws):
+                inputs = given[call] if given else self._draw(draw.seed, draw.distribution)
+                self._staging.place(call, inputs)
+            if self.reference.draws_numbers:
+                self._staging.seeds = [self.reference.call_seed(draw.seed) for draw in draws]
+            client.buffers.poison(len(draws))
+            self.memory.trim()
+            self.synchronize()  # as every block on a GPU does next
+            return self._staging.batch(len(draws), draws)
+
+    def start_clock(self) -> None:
+        """Times the stages of an evaluation from now on."""
+        self.clock = Steps(rest=Stage.OTHER)
 
     def answer_after(self, before: list[torch.Tensor], draw: Draw) -> ReferenceAnswer | None:
         """The right outputs of a call of a chain, whose inputs the answer before has changed; None if eager

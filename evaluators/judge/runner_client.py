@@ -104,7 +104,7 @@ class RunnerClient(ABC):
 
     def kept_outputs(self, call: int, *, release: bool = False) -> tuple[list[torch.Tensor], KeptHandedIn]:
         """The outputs of `call` that the runner keeps, as they are now, and the runner's report."""
-        self.buffers.poison()
+        self.buffers.poison(call + 1)
         self._synchronize()
         with self._awake():
             deliver = not self.buffers.fetches

@@ -150,11 +150,11 @@ class QueueEvaluator:
         """See `KernelEvaluator`. The only stage is `waiting`."""
         operation = Operation.THOROUGH if thorough else Operation.EVALUATE
         verdict = await self._ask(operation, problem, [kernel], on_stage)
-        return verdict.evaluations[0]
+        return verdict.measured[0]
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """See `KernelEvaluator`."""
-        return list((await self._ask(Operation.COMPARE, problem, kernels)).evaluations)
+        return list((await self._ask(Operation.COMPARE, problem, kernels)).measured)
 
     def withdraw(self) -> None:
         """Removes the search's requests from the queue, because nobody waits for them any more. Raises

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from evaluators.base.json_record import JsonRecord
@@ -52,6 +52,16 @@ class DeviceVerdict(JsonRecord):
         answer the same."""
         machines = self.unfit.startswith(NOT_HERE) or any(not each.is_lasting for each in self.evaluations)
         return not (self.broken or machines)
+
+    @property
+    def measured(self) -> tuple[Evaluation, ...]:
+        """The evaluations, with the worker's name before each device's number."""
+        return tuple(
+            replace(
+                each, lease=each.lease and replace(each.lease, device=f"{self.worker}/{each.lease.device}")
+            )
+            for each in self.evaluations
+        )
 
     @property
     def text(self) -> str:

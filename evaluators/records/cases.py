@@ -15,8 +15,10 @@ from evaluators.records.evaluation import (
     Roofline,
     Status,
     Timing,
+    summed_stages,
 )
 from evaluators.records.problem import Case, Problem, Size
+from evaluators.records.time_spent import summed
 from evaluators.records.timing import timing_of
 
 HELD_OUT = 2
@@ -95,7 +97,8 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
         environment={**found[0].environment, **_last_clocks(found[-1])},
         device_s=sum(each.device_s for each in found),
         build_s=max(each.build_s for each in found),
-        stages_s=_sums([each.stages_s for each in found]),
+        stages_s=summed_stages(each.stages_s for each in found),
+        lease=summed([each.lease for each in found]),
         roofline=_roofline(measured),
         own_share=min(shares, default=None),
         cases=tuple(plain),
@@ -185,8 +188,3 @@ def _roofline(measured: Sequence[CaseResult]) -> Roofline | None:
 
 def _last_clocks(last: Evaluation) -> dict[str, str]:
     return {name: text for name, text in last.environment.items() if name == CLOCKS_AFTER}
-
-
-def _sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for each in parts for name in each)
-    return {name: sum(each.get(name, 0.0) for each in parts) for name in names}

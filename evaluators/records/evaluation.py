@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
 from evaluators.base.cause import cause_of
 from evaluators.base.json_record import JsonRecord
+from evaluators.records.time_spent import DeviceLease
 
 CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
 """Keys of an environment: a GPU's state before and after the measurement (see `evaluators.system.nvml`)."""
@@ -44,19 +45,57 @@ class Status(StrEnum):
 
 
 class Stage(StrEnum):
-    """A stage of a measurement, in order; a key of `Evaluation.stages_s`. COMPARING is an entire
-    head-to-head."""
+    """A stage of a measurement; a key of `Evaluation.stages_s`. None includes another. Of a kernel whose
+    process dies, only the stages are known that the worker sees: LOADING, CHECKING, COUNTING and TIMING then
+    include the ones that belong to them."""
 
+    OPENING = "opening"
+    """Opening the problem on this device, if it was not open there."""
     STARTING = "starting"
+    """Switching to the kernel's process, which is taken, resumed and spoken with."""
+    COMPILING = "compiling"
+    """Starting torch.compile's baseline and compiling, in the first thorough measurement of a problem."""
+    CANARY = "canary"
+    """A small copy that shows the state of a GPU."""
+    CALIBRATING = "calibrating"
+    """Measuring a block's overhead again, before the kernel is loaded and after it is timed."""
+    BASELINE = "baseline"
+    """Timing the baseline alone, before the kernel is loaded."""
     LOADING = "loading"
+    """Importing the kernel's module and creating its model."""
     CHECKING = "checking"
+    """Calls on the problem's own inputs."""
+    NEAR_REPEATS = "near_repeats"
+    """Calls on inputs that hardly differ from those before."""
+    DISTRIBUTIONS = "distributions"
+    """Calls on other input distributions, with other weights."""
     COUNTING = "counting"
     """Attributing the work to the kernel's own code or to libraries."""
     TIMING = "timing"
+    """Blocks of the kernel and the baselines that alternate."""
+    DRAWING = "drawing"
+    """Drawing and placing fresh inputs, for checks and for timed blocks."""
+    SPOT_CHECKS = "spot_checks"
+    """Checks of the timed calls, and with other weights, between the blocks."""
+    TIMING_CHECKS = "timing_checks"
+    """On a GPU, whether the times are those of calls that were computed one by one."""
     ENDING = "ending"
+    """Ending the kernel's process."""
     COMPARING = "comparing"
+    """An entire head-to-head."""
     CONFIGURATIONS = "configurations"
     """Choosing one of a kernel's configurations, before the chosen one is judged."""
+    OTHER = "other"
+    """Everything else: the host's messages, and tries that failed through no fault of the kernel."""
+
+
+def summed_stages(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The seconds of each stage, added up."""
+    found: dict[str, float] = {}
+    for each in parts:
+        for name, seconds in each.items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,9 +272,11 @@ class Evaluation(JsonRecord):
         log: What happened, written for the proposer to read.
         rule: The rule that a `rejected` kernel broke; "" for any other status.
         environment: Where it was measured: device, driver, torch, clocks, isolation level.
-        device_s: Seconds for which the evaluation occupied the device.
+        device_s: Seconds for which the evaluation occupied the device, on a CPU without the build.
         build_s: Seconds of the build.
         stages_s: `device_s` by `Stage`.
+        lease: How long it waited for the device, and held it; None if that is not known, as in older
+            journals, or if it never came to a device.
         roofline: The least time that the machine allows.
         own_share: The part of the computing done by the kernel's own code, 0 to 1; None if unknown (see
             `evaluators.judge.attribution.stack_samples`).
@@ -257,6 +298,7 @@ class Evaluation(JsonRecord):
     device_s: float = 0.0
     build_s: float = 0.0
     stages_s: Mapping[str, float] = field(default_factory=dict)
+    lease: DeviceLease | None = None
     roofline: Roofline | None = None
     own_share: float | None = None
     cases: tuple[CaseResult, ...] = ()
@@ -267,6 +309,12 @@ class Evaluation(JsonRecord):
             raise ValueError(f"a {self.status.value} evaluation has a timing")
         if bool(self.rule) != (self.status is Status.REJECTED):
             raise ValueError("an evaluation names the broken rule exactly when it is rejected")
+
+    def held(self, lease: DeviceLease) -> Self:
+        """The evaluation with its lease: what no stage explains of it is OTHER."""
+        other_s = max(lease.held_s - lease.building_s - self.device_s, 0.0)
+        stages_s = summed_stages([self.stages_s, {Stage.OTHER.value: other_s}]) if other_s else self.stages_s
+        return replace(self, lease=lease, device_s=self.device_s + other_s, stages_s=stages_s)
 
     @property
     def is_lasting(self) -> bool:

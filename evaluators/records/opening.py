@@ -37,19 +37,22 @@ class OpeningStep(StrEnum):
 
 class Steps:
     """A clock that adds up the time of each step. A nested step pauses the outer one. Time outside all steps
-    counts as `REST`."""
+    counts as `rest`."""
 
-    def __init__(self, synchronize: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, synchronize: Callable[[], None] | None = None, *, rest: str = OpeningStep.REST
+    ) -> None:
         """Starts the clock. `synchronize` waits for the device, so that each step includes the work that it
         queued."""
         self._synchronize = synchronize or (lambda: None)
         self._seconds: dict[str, float] = {}
-        self._current: str = OpeningStep.REST
+        self._current = rest
         self._since = time.monotonic()
 
     @contextmanager
     def step(self, step: str) -> Iterator[None]:
-        """Counts the block as this step, an `OpeningStep` while a problem is opened."""
+        """Counts the block as this step: an `OpeningStep` while a problem is opened, a `Stage` while a kernel
+        is judged."""
         outer = self._current
         self._enter(step)
         try:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from evaluators.base.cause import cause_of, printable
 from evaluators.base.json_record import JsonRecord
 from evaluators.records.evaluation import Status
+from evaluators.records.time_spent import DeviceLease
 from evaluators.records.timing import interval, paired_speedup
 
 MOST_MARKS = 18
@@ -192,6 +193,7 @@ class Probe(JsonRecord):
         trace: The timeline of one call, if the probe takes timestamps.
         device_s: Seconds for which the probe occupied the device.
         build_s: Seconds of the build.
+        lease: How long it waited for the device, and held it; None if that is not known.
 
     Raises:
         ValueError: The times are missing from a `timed` probe, or another one has times or a trace.
@@ -203,6 +205,7 @@ class Probe(JsonRecord):
     trace: ProbeTrace | None = None
     device_s: float = 0.0
     build_s: float = 0.0
+    lease: DeviceLease | None = None
 
     def __post_init__(self) -> None:
         if (self.times is None) == (self.status is ProbeStatus.TIMED):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from evaluators.base.json_record import JsonRecord
@@ -19,6 +19,7 @@ class Verdict(JsonRecord):
         before_calls: The number of calls in the baseline's blocks before the candidate was loaded.
         baseline_calls: The number of calls in the baseline's blocks next to the candidate.
         canary_ms: Time of a small copy on the GPU before the try, which goes into the environment.
+        stages_s: Seconds of each stage in the judge process; empty if it did not come to the end.
     """
 
     status: Status
@@ -32,6 +33,7 @@ class Verdict(JsonRecord):
     before_calls: int = 0
     baseline_calls: int = 0
     canary_ms: str | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
         """The verdict for the worker, in plain JSON types, without the fields that are None."""

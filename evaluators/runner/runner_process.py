@@ -70,6 +70,8 @@ def run(channel: Channel, *, level: str, spec: dict[str, Any]) -> None:
         vendor_libraries.remove()
     if spec["devices"]:
         _start_gpu()
+    if spec["poisons"]:  # for the pages: the same after loading then takes a fraction of the time
+        poison_memory("cpu")
     channel.send({"op": "confined", "isolation": "+".join(dict.fromkeys([*reached, level]))})
     with contextlib.suppress(ChannelClosed):
         _serve(channel, spec)

@@ -253,10 +253,11 @@ class SharedBuffers:
         self.memory.zero_()
         self._turn = 0
 
-    def poison(self) -> None:
-        """Fills all outputs with POISON, so that unwritten elements cannot pass."""
+    def poison(self, calls: int) -> None:
+        """Fills the outputs of the first `calls` calls with POISON, so that unwritten elements cannot pass.
+        Nobody looks at those of other calls before they are filled, too."""
         for slot in self.outputs.slots:
-            words, value = self._words(slot, self.outputs.calls)
+            words, value = self._words(slot, calls)
             words.fill_(value)
 
     def _words(self, slot: Slot, calls: int) -> tuple[torch.Tensor, int]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from evaluators.device.open_problems import MOST_OPEN
+from evaluators.scheduler.device_use import Demand
 
 PATIENCE = 8
 """How often later waiters may be served before the first in the queue, so that no problem starves another."""
@@ -28,6 +29,12 @@ class DeviceQueue:
     def __init__(self, count: int) -> None:
         self.in_use = set(range(count))
         """The devices that are not set aside."""
+        self.demand = Demand()
+        """Counts the kernels that are on their way to a device."""
+        self.idle_s = dict.fromkeys(range(count), 0.0)
+        """For how long each device was idle before its present lease although kernels were on their way."""
+        self._demand_at = dict.fromkeys(range(count), 0.0)
+        """The demand's seconds when each device was given back."""
         self._idle = list(range(count))
         self._open: dict[int, deque[str]] = {}
         """Each device's most recent problems, which may be open there."""
@@ -72,6 +79,7 @@ class DeviceQueue:
             raise
 
     def _give(self, device: int) -> None:
+        self._demand_at[device] = self.demand.seconds()
         if device in self.in_use:
             self._idle.append(device)
         self._serve()
@@ -88,6 +96,7 @@ class DeviceQueue:
             if waiter.problem in lately:
                 lately.remove(waiter.problem)
             lately.append(waiter.problem)
+            self.idle_s[device] = self.demand.seconds() - self._demand_at[device]
             waiter.device.set_result(device)
 
     def _cost_of(self, pair: tuple[_Waiter, int]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 
 from evaluators.build.builder import Build
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.scheduler.device_use import LeaseClock
 from evaluators.scheduler.host import OnStage
 
 
@@ -27,6 +28,8 @@ class Job:
         self.built_for = problem
         """The problem to build for; for a case the whole problem, so that one build serves all cases."""
         self.build: Build | None = None
+        self.clock = LeaseClock()
+        """Of its leases of devices."""
         self.failed_on: list[int] = []
         self.reason = ""
         """Why the last try failed."""

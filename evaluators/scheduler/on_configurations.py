@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from evaluators.records.configurations import Configuration, ConfigurationLimits
 from evaluators.records.evaluation import ConfigurationResult, Evaluation, Stage, Status
 from evaluators.records.problem import Problem
+from evaluators.records.time_spent import DeviceLease, summed
 from evaluators.records.timing import Effort, paired_speedup
 from evaluators.scheduler.host import OnStage
 from evaluators.scheduler.job import Job
@@ -28,10 +29,12 @@ Judge = Callable[[Job], Awaitable[Evaluation]]
 
 @dataclass
 class _Progress:
-    """The last measurement of each configuration, by kernel id, and the device time of all of them."""
+    """The last measurement of each configuration, by kernel id, and the device time of all of them, with
+    their leases."""
 
     measured: dict[str, Evaluation] = field(default_factory=dict)
     device_s: float = 0.0
+    leases: list[DeviceLease | None] = field(default_factory=list)
 
 
 class OnConfigurations:
@@ -57,12 +60,14 @@ class OnConfigurations:
             if verdict.status is Status.REJECTED:
                 break
         chosen = name if verdict.status is Status.CORRECT else ""
-        comparing_s = progress.device_s + sum(each.device_s for id, each in failed.items() if id != name)
+        earlier = [each for id, each in failed.items() if id != name]
+        comparing_s = progress.device_s + sum(each.device_s for each in earlier)
         return replace(
             verdict,
             device_s=comparing_s + verdict.device_s,
             build_s=sum(each.build.seconds for each in jobs.values() if each.build is not None),
             stages_s={Stage.CONFIGURATIONS.value: comparing_s, **verdict.stages_s},
+            lease=summed([*progress.leases, *(each.lease for each in earlier), verdict.lease]),
             configurations=self._results(configurations, order, progress, failed, chosen),
         )
 
@@ -88,6 +93,7 @@ class OnConfigurations:
             found = await self._compare(waiting[0].problem, waiting[:size], Effort.QUICK)
             sessions += 1
             progress.device_s += sum(each.device_s for each in found.values())
+            progress.leases += [each.lease for each in found.values()]
             measured = {id: each for id, each in found.items() if each.status.is_of_the_kernel}
             if not measured and size == 1:
                 break  # the evaluation that follows says why

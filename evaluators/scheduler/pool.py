@@ -26,6 +26,7 @@ from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
+from evaluators.scheduler.device_use import LeaseClock
 from evaluators.scheduler.host import DeviceGone, Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
 from evaluators.scheduler.known_problems import KnownProblems
@@ -152,10 +153,11 @@ class Pool:
         job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
         try:
             declared = configurations(kernel, self._host.configs.most)
-            async with self._alone(problem, [each.kernel for each in declared] or [kernel]):
-                if declared:
-                    return await self._on_configurations.evaluate(job, declared)
-                return await self._judge(job)
+            with self._devices.demand.counting(1):
+                async with self._alone(problem, [each.kernel for each in declared] or [kernel]):
+                    if declared:
+                        return await self._on_configurations.evaluate(job, declared)
+                    return await self._judge(job)
         except InvalidConfigurations as error:
             return self._without_measurement(job, Status.COMPILE_ERROR, str(error))
         finally:
@@ -197,9 +199,10 @@ class Pool:
         unique = {each.id: each for each in kernels}
         jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
         try:
-            async with self._alone(problem, unique.values()):
-                effort = Effort.THOROUGH if thorough else Effort.USUAL
-                found = await self._compare(problem, jobs, effort)
+            with self._devices.demand.counting(1):
+                async with self._alone(problem, unique.values()):
+                    effort = Effort.THOROUGH if thorough else Effort.USUAL
+                    found = await self._compare(problem, jobs, effort)
         finally:
             opening.cancel()
         return [found[each.id] for each in kernels]
@@ -226,8 +229,9 @@ class Pool:
         if problem.cases:
             job = job.on_case(next(each for each in problem.cases if each.weight))
         try:
-            async with self._alone(problem, [kernel]):
-                return await self._settle_probe(job)
+            with self._devices.demand.counting(1):
+                async with self._alone(problem, [kernel]):
+                    return await self._settle_probe(job)
         finally:
             opening.cancel()
 
@@ -249,17 +253,19 @@ class Pool:
 
     async def _try_probe(self, job: Job) -> Probe:
         if job.problem.device == "cuda":
-            async with self._in_front, self._builds:
+            async with AsyncExitStack() as building:
+                await _enter(job.clock, building, self._in_front, self._builds)
                 await self._build(job)
-        await job.opening
-        async with self._lease(job.problem.id, job.failed_on) as device:
+        with job.clock.waiting():
+            await job.opening
+        async with self._lent(job, job.failed_on) as device:
             self._problems.require_fit(job.problem)
             build = await self._build(job)
             if build.status is not None:
                 return replace(Probe.failed(build.status, build.log), build_s=build.seconds)
             job.on_stage("measuring")
             found = await self._host.probe(device, job.problem, job.kernel, build.archive)
-        return replace(found, build_s=build.seconds)
+            return replace(found, build_s=build.seconds, lease=job.clock.lease())
 
     async def _compare(self, problem: Problem, jobs: list[Job], effort: Effort) -> dict[str, Evaluation]:
         """The verdicts on several kernels in one session, by kernel id."""
@@ -292,12 +298,16 @@ class Pool:
     async def _try_together(
         self, problem: Problem, jobs: list[Job], effort: Effort, failed_on: list[int]
     ) -> dict[str, Evaluation]:
+        clock = jobs[0].clock
         if problem.device == "cuda":
-            async with self._in_front:
+            async with AsyncExitStack() as in_front:
+                await _enter(clock, in_front, self._in_front)
                 await self._build_all(jobs)
-        facts = await jobs[0].opening
-        async with self._lease(problem.id, failed_on) as device:
-            builds = await self._build_all(jobs)
+        with clock.waiting():
+            facts = await jobs[0].opening
+        async with self._lent(jobs[0], failed_on) as device:
+            with clock.building():
+                builds = await self._build_all(jobs)
             found = {
                 name: _failed_build(each, facts) for name, each in builds.items() if each.status is not None
             }
@@ -306,8 +316,10 @@ class Pool:
                 jobs[0].on_stage("measuring")
                 archives = [builds[each.id].archive for each in built]
                 evaluations = await self._host.compare(device, problem, built, archives, effort)
+                lease = clock.lease().shared(len(built))
                 for kernel, evaluation in zip(built, evaluations, strict=True):
-                    found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
+                    timed = evaluation.held(lease)
+                    found[kernel.id] = replace(timed, build_s=builds[kernel.id].seconds)
             return found
 
     async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
@@ -386,26 +398,42 @@ class Pool:
         self._problems.require_fit(job.problem)
         async with AsyncExitStack() as in_front:
             if job.problem.device == "cuda":
-                await in_front.enter_async_context(self._in_front)
-                async with self._builds:
+                await _enter(job.clock, in_front, self._in_front)
+                async with AsyncExitStack() as building:
+                    await _enter(job.clock, building, self._builds)
                     await self._build(job)
-            facts = await job.opening
+            with job.clock.waiting():
+                facts = await job.opening
             if job.build is not None and job.build.status is not None:
                 found.append(_failed_build(job.build, facts))
                 return
-            async with self._lease(job.problem.id, job.failed_on) as device:
+            async with self._lent(job, job.failed_on) as device:
                 await in_front.aclose()  # the next may be built
                 self._problems.require_fit(job.problem)  # another job may have found out meanwhile
                 # On a CPU a build would disturb a measurement, so both use the one lane.
-                build = await self._build(job)
+                with job.clock.building():
+                    build = await self._build(job)
                 if build.status is not None:
-                    found.append(_failed_build(build, facts))
+                    found.append(_failed_build(build, facts).held(job.clock.lease()))
                     return
                 for number, each in enumerate(jobs, start=1):
                     each.build = build
-                    found.append(await self._measured(device, each, build, more=number < len(jobs)))
+                    with each.clock.holding(device):
+                        measured = await self._measured(device, each, build, more=number < len(jobs))
+                    found.append(measured.held(each.clock.lease()))
                     if found[-1].status is not Status.CORRECT:
                         return
+
+    @asynccontextmanager
+    async def _lent(self, job: Job, failed_on: list[int]) -> AsyncIterator[int]:
+        """A device for the duration of the block, as `_lease` gives one. The job's clock
+        measures how long it waits, and how long it has the device."""
+        async with AsyncExitStack() as lease:
+            with job.clock.waiting():
+                device = await lease.enter_async_context(self._lease(job.problem.id, failed_on))
+            idle_s = self._devices.idle_s[device]
+            with self._devices.demand.counting(-1), job.clock.holding(device, idle_s=idle_s):
+                yield device
 
     async def _measured(self, device: int, job: Job, build: Build, *, more: bool) -> Evaluation:
         """Measures on the leased device. `more`: another case of the kernel is next there."""
@@ -499,6 +527,13 @@ class Pool:
             return
         logger.warning("device %d is set aside: %s", device, reason)
         self._devices.set_aside(device)
+
+
+async def _enter(clock: LeaseClock, stack: AsyncExitStack, *limits: asyncio.Semaphore) -> None:
+    """Waits until there is room within these limits, for the duration of the stack."""
+    with clock.waiting():
+        for each in limits:
+            await stack.enter_async_context(each)
 
 
 def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:

@@ -15,7 +15,7 @@ from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
 from kernel_library.catalogue.entry import Against, Entry, Lineage, Measurement, RepeatedMeasurement
 
-LEFT_OUT = ("kernel_samples_ms", "eager_samples_ms", "stages_s", "device_s", "build_s")
+LEFT_OUT = ("kernel_samples_ms", "eager_samples_ms", "stages_s", "lease", "device_s", "build_s")
 LISTS = ("parts", "tags", "dtypes", "shapes", "architectures")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def summarise(state: RunState) -> dict[str, Any]:
         },
         "best": _best(state, best, timing) if best and timing else None,
         "cost": {**_cost(state), "gpu_s": state.device_s, "wall_s": state.used_s},
+        "time": _time(state),
     }
 
 
@@ -156,6 +158,22 @@ def _cost(state: RunState) -> dict[str, Any]:
         "tokens": spent.tokens,
         "dollars": float(spent.dollars),
         "models": models,
+    }
+
+
+def _time(state: RunState) -> dict[str, Any]:
+    """Where the time of the measurements went, and for how long each device was held and idle. The shares are
+    null if they are not known."""
+    use, shares = state.time, state.time.shares(state.used_s)
+    devices = {}
+    for name, each in sorted(use.devices.items()):
+        held_share, idle_share = shares.get(name, (None, None))
+        devices[name] = {**asdict(each), "held_share": held_share, "idle_share": idle_share}
+    return {
+        "build_s": use.build_s,
+        "waited_s": use.waited_s,
+        "stages_s": use.stages_s,
+        "devices": devices,
     }
 
 

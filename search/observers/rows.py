@@ -25,7 +25,7 @@ VARIANT = """
     id idea number round category proposer model parent repairs lineage language kernel status reused compared
     kernel_ms eager_ms compile_ms speedup speedup_low speedup_high speedup_vs_compile roofline_share own_share
     new_best on_path rule cause log configurations source
-    written_s evaluated_s device_s build_s calls tokens dollars
+    written_s evaluated_s waited_s device_s build_s stages_s calls tokens dollars
 """
 ROUND = """
     round ideas evaluations correct_share best improved kernel_ms speedup speedup_low speedup_high
@@ -194,12 +194,14 @@ def _timing_columns(evaluation: Evaluation | None) -> dict[str, Any]:
 
 def _verdict_columns(evaluation: Evaluation | None) -> dict[str, Any]:
     if evaluation is None:
-        return {"rule": "", "cause": "", "log": "", "configurations": ()}
+        return {"rule": "", "cause": "", "log": "", "configurations": (), "stages_s": {}}
     names = ("rule", "log", "own_share", "device_s", "build_s")
     failed = evaluation.timing is None
     return {name: getattr(evaluation, name) for name in names} | {
         "cause": wording.why_not_correct(evaluation) if failed else "",
         "configurations": tuple(configuration_lines(evaluation.configurations)),
+        "stages_s": dict(evaluation.stages_s),
+        "waited_s": evaluation.lease.waited_s if evaluation.lease else None,
     }
 
 

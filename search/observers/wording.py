@@ -24,6 +24,9 @@ REASONS = {
 }
 """Why a run ended, in words; other reasons stand for themselves."""
 
+LEAST_IDLE = 0.005
+"""Share of the time below which it is not said that devices were idle."""
+
 COLUMNS = ("round", "ideas", "evals", "correct", "best ms", "speedup", "95 % interval", "idea")
 """Columns of the trajectory table."""
 
@@ -202,10 +205,28 @@ def winner(progress: Progress) -> list[tuple[str, str]]:
     elapsed_s = progress.elapsed_s
     spent = f"{many(progress.evaluations, 'evaluation')} in {duration(elapsed_s)}"
     if elapsed_s > 0 and not progress.recorded:
-        rate, busy = progress.evaluations / elapsed_s * 60, progress.device_s / elapsed_s
-        spent += f" ({rate:.3g} per minute), devices busy {busy:.0%} of the time"
+        rate = progress.evaluations / elapsed_s * 60
+        spent += f" ({rate:.3g} per minute){busy(progress)}"
     lines.append(("ended", f"{REASONS.get(reason, reason)}; {spent}"))
     return lines + _models_lines(progress)
+
+
+def busy(progress: Progress) -> str:
+    """For which share of the time each device was busy, and idle although a kernel was on its way to it; ""
+    if that is not known."""
+    shares = progress.state.time.shares(progress.elapsed_s)
+    if not shares:
+        return ""
+    held, idle = (sorted(each) for each in zip(*shares.values(), strict=True))
+    named = "device" if len(shares) == 1 else f"each of {len(shares)} devices"
+    text = f", {'devices' if '' in shares else named} busy {_between(held)} of the time"
+    return text + (f", idle {_between(idle)} while kernels were built" if idle[-1] >= LEAST_IDLE else "")
+
+
+def _between(shares: Sequence[float]) -> str:
+    """The range of sorted shares."""
+    low, high = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _models_lines(progress: Progress) -> list[tuple[str, str]]:

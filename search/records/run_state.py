@@ -32,6 +32,7 @@ from search.records.events import (
 from search.records.model_calls import Spending
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import Ranking
+from search.records.time_use import TimeUse
 from search.records.tree import Expansion, Idea, Reflection, Seed, Tree, Variant
 
 
@@ -94,6 +95,8 @@ class RunState:
     """Counts of the statuses of all evaluations, not counting reused verdicts."""
     evaluations: int = 0
     device_s: float = 0.0
+    time: TimeUse = field(default_factory=TimeUse)
+    """Where the time of all measurements went."""
     used_s: float = 0.0
 
     @property
@@ -139,7 +142,7 @@ class RunState:
                 self.tree.rounds_closed = number
                 self.proposed = {}
             case LeadersCompared(evaluations=evaluations):
-                self.device_s += sum(each.device_s for each in evaluations)
+                self._take_time(*evaluations)
                 self.tree.compare(event.by_kernel)
             case KernelDiagnosed(kernel=kernel, diagnosis=diagnosis):
                 self.diagnoses[kernel] = diagnosis
@@ -147,11 +150,13 @@ class RunState:
                 self.probes[request.id] = request
             case ProbeMeasured(request_id=request_id, probe=probe):
                 self.probed[request_id] = event
-                self.device_s += probe.device_s if probe is not None else 0.0
+                if probe is not None:
+                    self.device_s += probe.device_s
+                    self.time.add_probe(probe)
             case RoundReflected(reflection=reflection):
                 self.reflections[reflection.round] = reflection
             case BestConfirmed(variant=variant, evaluation=evaluation):
-                self.device_s += evaluation.device_s
+                self._take_time(evaluation)
                 if evaluation.status.is_of_the_kernel:
                     self.confirmed[variant.kernel.id] = evaluation
             case RunFinished():
@@ -219,9 +224,14 @@ class RunState:
             return
         self.evaluations += 1
         self.statuses[evaluation.status] += 1
-        self.device_s += evaluation.device_s
+        self._take_time(evaluation)
         if evaluation.status.is_of_the_kernel:
             self.verdicts[variant.written.id] = evaluation
+
+    def _take_time(self, *evaluations: Evaluation) -> None:
+        for each in evaluations:
+            self.device_s += each.device_s
+            self.time.add(each)
 
 
 def rebuild(events: Iterable[Event]) -> RunState:

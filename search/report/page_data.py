@@ -11,6 +11,7 @@ from evaluators.records.diagnosis import SHOWN_LAUNCHES, Diagnosis, shortened
 from evaluators.records.evaluation import Evaluation, Status
 from search.observers import wording
 from search.observers.marks import CATEGORY_WORDS, MARKS
+from search.observers.run_progress import Progress
 from search.records.ranking import unconfirmed
 from search.records.tree import Category
 from search.report.gains import gains_by
@@ -50,6 +51,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "rounds": _records(frames.rounds),
         "calls": calls,
         "probes": _probes(frames),
+        "time": _time(frames.progress),
         "categories": _records(gains_by(frames, "category")),
         "models": _records(gains_by(frames, "model")),
         "failures": _failures(frames),
@@ -85,6 +87,17 @@ def _run(frames: RunFrames, texts: Texts) -> dict[str, Any]:
             [f"round {number}", each.text] for number, each in sorted(progress.state.reflections.items())
         ],
         "reference": texts.add(started.problem.source),
+    }
+
+
+def _time(progress: Progress) -> dict[str, Any]:
+    """Where the time of the measurements went, and on how many devices."""
+    use = progress.state.time
+    return {
+        "stages_s": {name: _plain(seconds) for name, seconds in use.stages_s.items()},
+        "build_s": _plain(use.build_s),
+        "devices": len(use.devices),
+        "elsewhere": use.is_elsewhere,
     }
 
 
@@ -183,4 +196,6 @@ def _plain(value: Any) -> Any:
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, tuple):
         return list(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value.item() if hasattr(value, "item") else value

@@ -22,7 +22,7 @@ LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 """The limits of a budget, except rounds."""
 NUMBERS = (
     *("kernel_ms", "eager_ms", "compile_ms", "speedup", "speedup_low", "speedup_high"),
-    *("speedup_vs_compile", "roofline_share", "own_share", "device_s", "build_s", "written_s"),
+    *("speedup_vs_compile", "roofline_share", "own_share", "waited_s", "device_s", "build_s", "written_s"),
     *("evaluated_s", "gain", "correct_share", "wall_s", "elapsed_s", "dollars", "seconds", "at_s"),
 )
 """Columns of floating-point numbers; NaN where nothing is known."""

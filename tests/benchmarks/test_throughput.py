@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.throughput import parse
+from benchmarks.throughput import by_device, parse
 from benchmarks.throughput_halves import KERNELS, Done, Half, Options, Sample, load_samples
 from benchmarks.throughput_kernelbench import run_kernelbench
+from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
+from evaluators.records.time_spent import DeviceLease
 
 SCRIPT = """
 import json, pathlib, sys, time
@@ -111,3 +113,9 @@ def test_the_rate_excludes_failures_and_start_up(tmp_path: Path) -> None:
 def test_a_wrong_call_is_refused(call: str) -> None:
     with pytest.raises(ValueError):
         parse(shlex.split(call))
+
+
+def test_each_devices_time_adds_up() -> None:
+    leases = [DeviceLease(device=device, held_s=2.0) for device in ("0", "1", "0")]
+    found = [Evaluation(status=Status.CRASHED, lease=lease) for lease in [*leases, None]]
+    assert {device: each.held_s for device, each in by_device(found).items()} == {"0": 4.0, "1": 2.0}

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, RunnerClient
-from evaluators.records.evaluation import Status
+from evaluators.records.evaluation import Stage, Status
 from evaluators.records.timing import Block, Plan
 from evaluators.reference.inputs import weight_changes
 
@@ -70,8 +70,10 @@ class PairedSampling:
         """Times the baseline alone, before the candidate is loaded."""
         session = self._session
         if session.problem.timed:
-            session.calibration.renew_overhead()
-            self.before = session.calibration.eager_alone(session.eager_calls(self.plan))
+            with session.clock.step(Stage.CALIBRATING):
+                session.calibration.renew_overhead()
+            with session.clock.step(Stage.BASELINE):
+                self.before = session.calibration.eager_alone(session.eager_calls(self.plan))
             self.eager_calls = session.eager_calls(self.plan)
         self._others_bytes = session.memory.others_bytes()
 
@@ -109,7 +111,8 @@ class PairedSampling:
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
                 samples = self._sample(longer)
-        calibration.lower_overhead()
+        with self._session.clock.step(Stage.CALIBRATING):
+            calibration.lower_overhead()
         return samples
 
     def _sample(self, calls: int) -> Samples:

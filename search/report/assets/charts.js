@@ -119,13 +119,32 @@ function budgetChart() {
 }
 
 function deviceChart() {
+  const lanes = Math.max(data.time.devices, 1);
+  const strange = run.recorded ? "the verdicts come from a recording" : data.time.elsewhere ? "the devices are elsewhere" : "";
+  const mean = lanes > 1 ? `: the mean of ${lanes} devices` : "";
   chart("chart-device", [{
     type: "bar", name: "device busy", x: data.rounds.map((each) => each.round),
-    y: data.rounds.map((each) => (each.wall_s ? each.device_s / each.wall_s : null)), hovertemplate: "round %{x}: %{y:.0%}<extra></extra>",
+    y: data.rounds.map((each) => (each.wall_s ? each.device_s / each.wall_s / lanes : null)), hovertemplate: "round %{x}: %{y:.0%}<extra></extra>",
   }], {
-    title: run.recorded ? "Device use (not meaningful: the verdicts come from a recording)" : "Share of each round's time in which devices were busy",
+    title: strange ? `Device use (not meaningful: ${strange})` : `Share of each round's time in which devices were busy${mean}`,
     xaxis: { title: { text: "round" }, dtick: data.rounds.length > 20 ? undefined : 1 }, yaxis: { tickformat: ".0%", rangemode: "tozero" },
   }, "device");
+}
+
+/** The stages that take the time of the devices, the largest first, as in `summary.json`. */
+function timeChart() {
+  const seconds = (number) => `${number.toFixed(1)} s`;
+  const { time } = data;
+  const all = Object.values(time.stages_s).reduce((sum, each) => sum + each, 0);
+  const stages = Object.entries(time.stages_s).filter(([, each]) => each >= all / 1000).sort((a, b) => a[1] - b[1]);
+  byId("chart-time").style.height = `${64 + 24 * stages.length}px`;
+  chart("chart-time", [{
+    type: "bar", orientation: "h", y: stages.map(([name]) => name.replaceAll("_", " ")), x: stages.map(([, each]) => each),
+    text: stages.map(([, each]) => `${seconds(each)}, ${percent(each / all)}`), textposition: "auto", hovertemplate: "%{y}: %{text}<extra></extra>",
+  }], {
+    title: `Where the ${seconds(all)} of the devices went, next to ${seconds(time.build_s)} of builds on the cores`,
+    xaxis: { title: { text: "seconds" }, rangemode: "tozero" }, yaxis: { ticksuffix: "  " },
+  }, "time");
 }
 
 function winnerChart() {
@@ -146,4 +165,5 @@ const CHARTS = {
   "chart-winner": () => winner && winnerChart(), "chart-speedup": ofVariants(speedupChart), "chart-bests": ofVariants(bestsChart),
   "chart-path": ofVariants(pathChart), "chart-gains": ofVariants(gainsChart), "chart-statuses": ofVariants(statusChart),
   "chart-budget": ofVariants(budgetChart), "chart-device": ofVariants(deviceChart),
+  "chart-time": () => Object.keys(data.time.stages_s).length && timeChart(),
 };

@@ -51,7 +51,7 @@ function tabs(parts) {
     });
     if (focus) bar.children[at].focus();
     body.setAttribute("aria-busy", "true");
-    const content = await parts[at][1]().catch((error) => [element("p", {}, `Cannot show this: ${error.message}`)]);
+    const content = await Promise.resolve().then(parts[at][1]).catch((error) => [element("p", {}, `Cannot show this: ${error.message}`)]);
     if (turn !== opened) return;
     body.replaceChildren(...content);
     body.setAttribute("aria-busy", "false");
@@ -101,10 +101,19 @@ function aboutVariant(id) {
       ["Diff", () => diffOf(variant)],
       ["Log", async () => [plain((await textOf(variant.log)) || "The evaluator wrote no log.")]],
       ...(variant.configurations.length ? [["Configurations", () => [plain(variant.configurations.join("\n"))]]] : []),
+      ...(known(variant.device_s) ? [["Time", () => [plain(timesOf(variant).join("\n"))]]] : []),
       ...diagnosisTabs(variant.kernel),
       ["Prompt and answer", () => asked([...new Set([...variant.calls, ...idea.calls.filter((each) => calls.get(each).purpose === "ideas")])])],
     ]),
   ];
+}
+
+/** Where the time of a variant's evaluation went, one line per stage. */
+function timesOf(variant) {
+  const line = (name, number) => `${number.toFixed(3).padStart(9)} s  ${name}`;
+  const stages = Object.entries(variant.stages_s).map(([name, number]) => line(name.replaceAll("_", " "), number));
+  const waited = known(variant.waited_s) ? [line("waiting for a core or the device", variant.waited_s)] : [];
+  return [line("build, on the cores", variant.build_s), ...waited, line("on the device:", variant.device_s), ...stages];
 }
 
 function costOf(variant) {

@@ -172,4 +172,5 @@ addEventListener("hashchange", follow);
 follow();
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 byId("chart-winner").hidden = !winner;
+byId("chart-time").hidden = !Object.keys(data.time.stages_s).length;
 chartsOnLoad(CHARTS, () => { draw(); legend(); });

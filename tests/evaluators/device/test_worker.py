@@ -13,7 +13,7 @@ import pytest
 
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
-from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.evaluation import Evaluation, Stage, Status
 from evaluators.records.problem import TOLERANCES, Kernel, Problem
 from tests.evaluators.device.kernels import (
     HONEST,
@@ -43,7 +43,11 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
     assert not correctness.spread, "equal, or calls were too slow to try"
     assert correctness.distributions
     assert all(correctness.distributions.values())
-    assert found.device_s > 0
+    assert found.device_s == pytest.approx(sum(found.stages_s.values()))
+    timed = ("starting", "calibrating", "baseline", "loading", "checking", "near_repeats", "distributions")
+    assert {*timed, "timing", "drawing", "spot_checks", "ending"} <= set(found.stages_s)
+    assert found.stages_s["other"] < 0.05 * found.device_s
+    assert list(found.stages_s) == [stage for stage in Stage if stage in found.stages_s]
     assert found.environment["isolation"].startswith("limits")
     assert {"device", "torch"} <= set(found.environment)
     assert "architecture" not in found.environment

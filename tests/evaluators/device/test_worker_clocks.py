@@ -28,7 +28,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, root: Path, problem: Problem, *tol
     worker, states = Worker(root=root, settings=SETTINGS), iter(told)
     gpu = Gpu(architecture="9.0", variables={"CUDA_VISIBLE_DEVICES": UUID}, files=(), number=0)
     worker.__dict__["gpu"] = gpu  # what it would ask the driver for
-    monkeypatch.setattr(worker, "_opened", lambda problem: Processes())
+    monkeypatch.setattr(worker, "_opened", lambda problem, stages: Processes())
     monkeypatch.setattr(worker, "_runner", lambda *_: None)
     monkeypatch.setattr(worker, "_try_candidate", lambda *_: Verdict(status=Status.INCORRECT))
     monkeypatch.setattr(module, "state_of", lambda uuid: next(states) if uuid == UUID else GpuState())

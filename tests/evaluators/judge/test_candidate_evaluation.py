@@ -12,6 +12,7 @@ from evaluators.judge.candidate_evaluation import CandidateEvaluation
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.staging import Batch
 from evaluators.judge.timing.paired_sampling import Samples
+from evaluators.records.opening import Steps
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Block, Plan
 
@@ -27,6 +28,7 @@ class QueueingCourt:
     vendor_kernels = None
     calibration = None
     reference = SimpleNamespace(weight_forms=(), random_checks=None)
+    clock = Steps()
     overhead_ms: float = 0.0
 
     def eager_calls(self, plan: Plan) -> int:

@@ -16,6 +16,7 @@ from evaluators.judge.memory_plan import GIB, SPARE_BYTES, MemoryPlan, TooLarge
 from evaluators.judge.runner_client import BaselineFailed, CandidateRefused
 from evaluators.judge.timing.gpu_timing import GpuRunnerClient
 from evaluators.records.evaluation import Status
+from evaluators.records.opening import Steps
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan
 from evaluators.runner.messages import Done, Failed, Phase
@@ -57,6 +58,7 @@ def evaluation_of(
         raise error or torch.OutOfMemoryError(NO_MEMORY)
 
     session: Any = SimpleNamespace(
+        clock=Steps(),
         device="cuda",
         problem=Problem(name="test", source="class Model: ..."),
         capacity=3,

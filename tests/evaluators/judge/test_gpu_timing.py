@@ -119,14 +119,14 @@ def test_the_outputs_are_looked_at_before_the_clock_stops(made: Any, monkeypatch
         return sample(calls)
 
     monkeypatch.setattr(found.buffers, "sample_output", slowly)
-    found.buffers.poison()
+    found.buffers.poison(found.buffers.outputs.calls)
     block = found.block(batch)
     assert block.wall_ms > 200
     sampled = found.sampled_output(CALLS)
     assert sampled.missing is None
     torch.testing.assert_close(sampled.outputs[0], tanhs(*inputs[sampled.call]))
     assert len(looked) == 2, "rehearsed before the clock starts, and once a block"
-    found.buffers.poison()
+    found.buffers.poison(found.buffers.outputs.calls)
     found.block(batch, deliver=False)
     assert found.sampled_output(CALLS).missing is not None, "nobody wrote them"
 
@@ -156,7 +156,7 @@ def test_a_runner_frees_memory_after_the_clock_has_stopped(
 @pytest.mark.slow
 def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: Any) -> None:
     found, inputs, batch = made
-    found.buffers.poison()
+    found.buffers.poison(found.buffers.outputs.calls)
     block, call, changed = found.kept_block(batch)
     assert block.calls == CALLS
     assert not changed, "this reference leaves its inputs alone"
@@ -168,7 +168,7 @@ def test_outputs_that_a_block_kept_are_handed_in_when_the_inputs_are_gone(made: 
 @pytest.mark.slow
 def test_a_chain(made: Any) -> None:
     found, inputs, batch = made
-    found.buffers.poison()
+    found.buffers.poison(found.buffers.outputs.calls)
     block, order = found.chain(batch)
     assert block.calls == CALLS
     assert sorted(order) == list(range(CALLS))

@@ -50,6 +50,7 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
             f"{kernel(name).id} {thorough}" for name, thorough in (("a", False), ("a", True), ("b", False))
         ]
         assert stages == ["waiting"]
+        assert {each.lease.device for each in found if each.lease} == {f"{IDENTITY.worker}/0"}
         compared = await evaluator.compare(ON_GPU, [kernel("a"), kernel("b")])
         assert [each.log.split()[0] for each in compared] == [kernel("a").id, kernel("b").id]
         again = await evaluator.compare(ON_GPU, [kernel("b"), kernel("a")])

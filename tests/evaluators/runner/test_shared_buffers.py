@@ -152,7 +152,7 @@ def test_a_layout_crosses_the_channel(parts: list[torch.Tensor], calls: int) -> 
 def test_unwritten_elements_are_detected_and_differ_from_nan(dtype: str) -> None:
     part = torch.zeros(3, 5).to(getattr(torch, dtype))
     buffers = SharedBuffers([part], [torch.zeros(7), part], 4, "cpu")
-    buffers.poison()
+    buffers.poison(buffers.outputs.calls)
     places = [call[1] for call in buffers.output_views]
     if dtype in POISON:
         assert all(place.isnan().all() for place in places)
@@ -164,6 +164,16 @@ def test_unwritten_elements_are_detected_and_differ_from_nan(dtype: str) -> None
     assert buffers.unwritten(4).tolist() == [False] * 3 + [dtype in POISON]
     assert buffers.sample_output(3).missing is None
     assert buffers.sample_output(4).missing == (3 if dtype in POISON else None)
+    buffers.free()
+
+
+def test_only_the_calls_of_a_block_are_poisoned_for_it() -> None:
+    part = torch.zeros(5)
+    buffers = SharedBuffers([part], [part], 4, "cpu")
+    for call in buffers.output_views:
+        call[0].zero_()
+    buffers.poison(2)
+    assert buffers.unwritten(4).tolist() == [True, True, False, False]
     buffers.free()
 
 
@@ -293,7 +303,7 @@ def test_device_memory_is_given_back() -> None:
 def test_a_rehearsed_sample_allocates_no_device_memory() -> None:
     big = torch.empty(2**26, device="cuda")
     buffers = SharedBuffers([big], [big, big[:1000].half()], 1, "cuda", changed=[0])
-    buffers.poison()
+    buffers.poison(buffers.outputs.calls)
     torch.cuda.empty_cache()
     buffers.rehearse_sampling(1)
     before = torch.cuda.memory_stats()["num_device_alloc"]

@@ -32,7 +32,9 @@ def probed(host: FakeHost, problem: Problem = ON_GPU, stages: list[str] | None =
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])
 def test_a_probe_is_built_and_timed(problem: Problem) -> None:
     stages: list[str] = []
-    assert probed(host := FakeHost(), problem, stages) == replace(TIMED, build_s=0.25)
+    found = probed(host := FakeHost(), problem, stages)
+    assert found == replace(TIMED, build_s=0.25, lease=found.lease)
+    assert found.lease is not None and found.lease.device == "0"
     assert stages == ["building", "measuring"]
     assert host.archives == {kernel().id.encode()}
 

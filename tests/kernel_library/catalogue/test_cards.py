@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from evaluators.records.evaluation import CaseResult, Evaluation, Status
+from evaluators.records.time_spent import DeviceLease
 from kernel_library.catalogue import cards
 from kernel_library.catalogue.entry import Entry, Lineage, RepeatedMeasurement
 from kernel_library.catalogue.library import SEEDS, FolderLibrary
@@ -74,7 +75,8 @@ def test_what_the_measurement_cost_is_not_in_a_card() -> None:
     timing = evaluation().timing
     assert timing is not None
     samples = replace(timing, kernel_samples_ms=(1.0, 2.0), eager_samples_ms=(3.0,))
-    costly = evaluation(timing=samples, device_s=7.0, build_s=8.0, stages_s={"timing": 7.0})
+    lease = DeviceLease(device="0", held_s=9.0)
+    costly = evaluation(timing=samples, device_s=7.0, build_s=8.0, stages_s={"timing": 7.0}, lease=lease)
     known = entry(SOFTMAX)
     known = replace(known, measurements=(replace(known.measurements[0], evaluation=costly),))
     (read,) = cards.load(cards.dump(known), source="x").measurements

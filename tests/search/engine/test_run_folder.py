@@ -21,7 +21,7 @@ from search.records.run_state import RunState, rebuild
 from search.records.tree import MOST_CHARACTERS, Idea
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
-FIELDS = ["problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost"]
+FIELDS = ["problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost", "time"]
 BEST = [
     "variant",
     "idea",
@@ -58,6 +58,7 @@ def test_a_run_leaves_its_kernels_its_winner_and_its_figures(tmp_path: Path) -> 
         assert variant.idea in header
     assert list(summary) == FIELDS
     assert list(summary["best"]) == BEST
+    assert list(summary["time"]) == ["build_s", "waited_s", "stages_s", "devices"]
     assert list(summary["baselines_ms"]) == ["eager", "compile"]
     assert summary["device"] == "NVIDIA H200"
     assert summary["rounds"] == 3

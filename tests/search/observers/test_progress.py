@@ -7,7 +7,8 @@ from types import FrameType
 
 import pytest
 
-from evaluators.records.evaluation import Status
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.time_spent import DeviceLease
 from search.observers import wording
 from search.observers.run_progress import FAILURE_SHOWN_S, Progress
 from search.records.events import Event, IdeaImplemented, IdeaProposed, RoundClosed, VariantEvaluated
@@ -241,3 +242,26 @@ def test_words_models(name: str, text: str) -> None:
 )
 def test_words_ids(id: str, text: str) -> None:
     assert wording.short_id(id) == text
+
+
+@pytest.mark.parametrize(
+    ("leases", "text"),
+    [
+        ([("0", 15.0, 0.0)], ", device busy 50% of the time"),
+        ([("0", 15.0, 3.0)], ", device busy 50% of the time, idle 10% while kernels were built"),
+        ([("0", 27.0, 0.0), ("1", 27.0, 0.0)], ", each of 2 devices busy 90% of the time"),
+        (
+            [("0", 27.0, 0.0), ("1", 15.0, 3.0)],
+            ", each of 2 devices busy 50% to 90% of the time, idle 0% to 10% while kernels were built",
+        ),
+        ([("node:1:1/0", 3600.0, 0.0)], ""),
+        ([("", 13.0, 0.0)], ", devices busy 43% of the time"),
+    ],
+)
+def test_words_how_busy_devices_were(leases: list[tuple[str, float, float]], text: str) -> None:
+    progress = Progress(clock=lambda: 0.0)
+    for device, held_s, idle_s in leases:
+        lease = DeviceLease(device=device, held_s=held_s, idle_s=idle_s)
+        progress.state.time.add(Evaluation(status=Status.CRASHED, lease=lease))
+    progress.state.used_s = 30.0
+    assert wording.busy(progress) == text

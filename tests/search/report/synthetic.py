@@ -19,6 +19,7 @@ from evaluators.records.diagnosis import (
 )
 from evaluators.records.evaluation import Evaluation, Roofline, Status, Timing
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.time_spent import DeviceLease
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -224,7 +225,15 @@ class SyntheticRun:
             compile_ms=1.5,
         )
         roofline = Roofline(bytes=10**9, operations=10**10, floor_ms=FLOOR_MS, bound="memory")
-        return Evaluation(status=Status.CORRECT, timing=timing, device_s=0.25, build_s=3.0, roofline=roofline)
+        return Evaluation(
+            status=Status.CORRECT,
+            timing=timing,
+            device_s=0.25,
+            build_s=3.0,
+            stages_s={"timing": 0.15, "timing_checks": 0.1},
+            lease=DeviceLease(device="0", waited_s=1.0, held_s=0.25),
+            roofline=roofline,
+        )
 
     def _call(self, at_s: float, purpose: Purpose, model: str, about: str, answer: str) -> ModelCalled:
         call = ModelCall(

@@ -88,7 +88,7 @@ def test_it_opens_quickly(context: BrowserContext, run: SyntheticRun) -> None:
 
 def test_all_charts_are_drawn(page: Page) -> None:
     draw_charts(page)
-    assert page.locator(".chart").count() == 8
+    assert page.locator(".chart").count() == 9
 
 
 def test_a_node_shows_its_code_diff_log_and_calls(page: Page, run: SyntheticRun) -> None:
@@ -193,7 +193,7 @@ def test_a_script_in_a_text_is_shown_and_not_run(page: Page, run: SyntheticRun) 
     expect(page.locator("#details p").first).to_have_text(first.text)
     variant = run.state.tree.variants_of(first.id)[0]
     show(page, variant.id)
-    for name in ("Code", "Diff", "Log", "Prompt and answer"):
+    for name in ("Code", "Diff", "Log", "Time", "Prompt and answer"):
         tab(page, name)
     page.keyboard.press("Escape")
     page.locator("#list-frame summary").click()
@@ -203,6 +203,19 @@ def test_a_script_in_a_text_is_shown_and_not_run(page: Page, run: SyntheticRun) 
     expect(page.locator("#chart-gains .main-svg").first).to_be_visible()
     assert page.locator("body img").count() == 0
     assert page.title() == title
+
+
+def test_it_shows_where_the_time_went(page: Page, run: SyntheticRun) -> None:
+    variant = next(each for each in run.state.tree.variants.values() if each.timing)
+    show(page, variant.id)
+    tab(page, "Time")
+    expect(page.locator("#details pre")).to_contain_text("0.150 s  timing")
+    page.keyboard.press("Escape")
+    page.locator("#chart-time").scroll_into_view_if_needed()
+    expect(page.locator("#chart-time .main-svg").first).to_be_visible()
+    title = page.locator("#chart-time").get_attribute("aria-label")
+    assert title is not None and "s of the devices" in title
+    expect(page.locator("#chart-time")).to_contain_text("timing checks")
 
 
 def test_the_policy_stops_what_would_be_added(context: BrowserContext, run: SyntheticRun) -> None:
