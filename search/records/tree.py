@@ -176,6 +176,11 @@ class Variant:
         return self.evaluation.timing if self.evaluation else None
 
     @property
+    def is_outpaced(self) -> bool:
+        """Whether it was only judged in the quick stage of a race."""
+        return self.evaluation is not None and self.evaluation.status is Status.OUTPACED
+
+    @property
     def seed(self) -> Seed:
         """This variant as the seed of a later round."""
         return Seed(id=self.id, kernel=self.kernel, evaluation=self.evaluation)
@@ -294,9 +299,9 @@ class Tree:
         self.variants[variant.id] = variant
 
     def evaluate(self, variant_id: str, evaluation: Evaluation) -> Variant:
-        """Gives a variant its verdict. Raises ValueError if it already has one."""
+        """Gives a variant its verdict. Raises ValueError if it already has one other than `outpaced`."""
         variant = self.variants[variant_id]
-        if variant.evaluation is not None:
+        if variant.evaluation is not None and not variant.is_outpaced:
             raise ValueError(f"variant {variant_id} already has an evaluation")
         self.variants[variant_id] = variant.judged(evaluation)
         return self.variants[variant_id]

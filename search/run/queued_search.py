@@ -14,7 +14,14 @@ from evaluators.queue.requests import Operation
 from evaluators.records.problem import Problem
 from search.engine.outside_watch import LOOK_EVERY_S
 from search.protocols import KernelEvaluator
-from search.records.events import BestConfirmed, Event, LeadersCompared, RunStarted, VariantEvaluated
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    LeadersCompared,
+    RunStarted,
+    VariantEvaluated,
+    VariantJudgedInFull,
+)
 from search.records.outside import Awaited, WaitsOutside
 
 NAME = "queue_name.txt"
@@ -52,6 +59,9 @@ def _answered(past: Iterable[Event]) -> Iterator[Question]:
         match event:
             case VariantEvaluated(variant=variant, reused=False):
                 yield Operation.EVALUATE, frozenset([variant.kernel.id])
+                yield Operation.RACE, frozenset([variant.kernel.id])  # one of the two was the question
+            case VariantJudgedInFull(variant=variant, reused=False):
+                yield Operation.RACE, frozenset([variant.kernel.id])
             case BestConfirmed(variant=variant):
                 yield Operation.THOROUGH, frozenset([variant.kernel.id])
             case LeadersCompared(variants=variants):

@@ -47,7 +47,8 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
             evaluator.evaluate(ON_GPU, kernel("b")),
         )
         assert [each.log for each in found] == [
-            f"{kernel(name).id} {thorough}" for name, thorough in (("a", False), ("a", True), ("b", False))
+            f"{kernel(name).id} {effort}"
+            for name, effort in (("a", "usual"), ("a", "thorough"), ("b", "usual"))
         ]
         assert stages == ["waiting"]
         compared = await evaluator.compare(ON_GPU, [kernel("a"), kernel("b")])
