@@ -18,6 +18,8 @@ from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import CORRECT, ON_GPU, FakeHost, kernel
 
 CONFIGURED = Kernel(source='CONFIGS = {"BLOCK": [64, 128]}\nBLOCK = 64\n', language="cuda")
+assert CORRECT.timing is not None
+SAMPLED = replace(CORRECT.timing, kernel_samples_ms=(1.0,) * 6, eager_samples_ms=(2.0,) * 6)
 
 
 class EffortHost(FakeHost):
@@ -44,7 +46,10 @@ class EffortHost(FakeHost):
         self.cases.append(problem.overrides.get("n"))
         if effort is self._fails:
             return Evaluation(status=Status.INCORRECT, log="wrong", device_s=0.5)
-        return found
+        return replace(found, timing=SAMPLED)
+
+    async def compare(self, *arguments: Any) -> list[Evaluation]:
+        return [replace(each, timing=SAMPLED) for each in await super().compare(*arguments)]
 
 
 def raced(
