@@ -27,8 +27,8 @@ def after_quick_stage(found: Evaluation, threshold: Threshold) -> Evaluation:
     speedup = f"{timing.speedup:.3g}x eager [{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
     why = "others were faster" if threshold is None else f"{threshold:.3g}x would have been needed"
     log = (
-        f"quick stage only: right in {calls} calls on fresh inputs, {speedup} in a short timing; not tried "
-        f"on every distribution of inputs and not checked for all cheats, because {why}"
+        f"{speedup} in the quick stage only: right in {calls} calls on fresh inputs, not tried on every "
+        f"distribution of inputs and not checked for all cheats, because {why}"
     )
     short = replace(timing, kernel_samples_ms=(), eager_samples_ms=())
     return replace(
