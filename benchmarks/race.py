@@ -2,8 +2,9 @@
 
     python benchmarks/race.py [count=16] [rounds=2] [ideas=2] [branch=4] [device=auto] [key=value ...]
 
-Runs `count` pairs of searches, over four problems in turn (`PROBLEMS`), each time with another seed; further
-keys are those of `ideatree run`. The two of a pair have the same seed and the same limits. If their winners
+Runs `count` pairs of searches, over four problems in turn (`SMALL`), each time with another seed; further
+keys are those of `ideatree run`. On a CPU the problems are small and measured briefly (`BRIEFLY`), so that a
+verdict takes about a second. The two of a pair have the same seed and the same limits. If their winners
 differ, these are measured against each other in one session. For each pair it prints both confirmed speedups
 with their 95 % intervals, how much faster the winner of the race was in that session, the number of verdicts
 and of kernels left outpaced, and the device time of both searches. A pair agrees if the winners are the same
@@ -38,7 +39,23 @@ from search.run.config import RunConfig
 from search.run.launch import search, settle
 from search.run.specification import specification
 
-PROBLEMS = ("level1/softmax", "level1/layernorm", "library/rmsnorm", "library/sum_rows")
+SMALL = {
+    "level1/softmax": {"batch": 16, "features": 2048},
+    "level1/layernorm": {"batch": 2, "height": 32, "width": 32},
+    "library/rmsnorm": {"rows": 16, "features": 2048},
+    "library/sum_rows": {"rows": 32, "features": 4096},
+}
+"""The problems, with their sizes on a CPU."""
+BRIEFLY = (
+    "problem.libraries=any",
+    "comparisons=1",
+    "evaluator.threads=1",
+    "evaluator.max_calls=8",
+    "evaluator.plan.most_calls=3",
+    "evaluator.plan.max_s=0.3",
+    "evaluator.thorough_plan.most_calls=3",
+    "evaluator.thorough_plan.max_s=0.6",
+)
 OPTIONS = {"count": "16", "rounds": "2", "ideas": "2", "branch": "4"}
 ALWAYS = ("wandb=off", "report=false", "library.use=false", "evaluator.compile_mode=")
 
@@ -114,29 +131,43 @@ async def compared(plain: RunState, raced: RunState, pool: Pool) -> tuple[float,
     return paired_speedup(own.kernel_samples_ms, its.kernel_samples_ms)
 
 
+def search_of(number: int, race: bool, *, cpu: bool) -> list[str]:
+    """The overrides of one of the searches, counted from 0."""
+    name, seed = list(SMALL)[number % len(SMALL)], number // len(SMALL)
+    sizes = [f"problem.sizes.{key}={value}" for key, value in SMALL[name].items()]
+    return [
+        f"problem={name}",
+        f"seed={seed}",
+        f"race={str(race).lower()}",
+        *([*sizes, *BRIEFLY] if cpu else []),
+    ]
+
+
 async def run(count: int, overrides: Sequence[str]) -> list[Pair]:
     """Runs the pairs one after another, and prints each. Both searches of a pair go first in turn."""
-    config = compose_config(RunConfig, [f"problem={PROBLEMS[0]}", *overrides])
+    config = compose_config(RunConfig, [*search_of(0, False, cpu=False), *overrides])
     settle(config, overrides)
+    cpu = config.device == "cpu"
+    settings = build(compose_config(RunConfig, [*search_of(0, False, cpu=cpu), *overrides]).evaluator)
     pairs: list[Pair] = []
     print(
         f"{'problem, seed':<22} {'without a race':<20} {'with a race':<20} {'race over other':<20} ", end=""
     )
     print("all outpaced   device s, both  agree")
     with (
-        Pool(LocalHost(settings=build(config.evaluator), on_gpu=config.device == "cuda")) as pool,
+        Pool(LocalHost(settings=settings, on_gpu=not cpu)) as pool,
         tempfile.TemporaryDirectory() as place,
     ):
         for number in range(count):
-            name, seed = PROBLEMS[number % len(PROBLEMS)], number // len(PROBLEMS)
             states: dict[bool, RunState] = {}
             for race in (False, True) if number % 2 else (True, False):
-                own = [f"problem={name}", f"seed={seed}", f"race={str(race).lower()}"]
-                folder = Path(place) / f"{number}-{race}"
-                states[race] = await one_search([*overrides, *own], folder, pool)
-            over = await compared(states[False], states[True], pool)
-            title = f"{name}, {seed}"
-            pairs.append(Pair(title=title, plain=states[False], raced=states[True], over=over))
+                own, folder = search_of(number, race, cpu=cpu), Path(place) / f"{number}-{race}"
+                states[race] = await one_search([*own, *overrides], folder, pool)
+            plain, raced = states[False], states[True]
+            assert plain.started is not None
+            title = f"{plain.started.problem.name}, {plain.started.seed}"
+            over = await compared(plain, raced, pool)
+            pairs.append(Pair(title=title, plain=plain, raced=raced, over=over))
             print(pairs[-1].line(), flush=True)
     return pairs
 

@@ -176,8 +176,6 @@ class Engine:
         work, state = self.session.work, self.session.state
         if not state.proposed and self.session.compares_each_round:
             await self.session.compare_leaders(self.pipeline.usable)
-        if not state.proposed:
-            await self._judge_fastest(number)
         if work.stop is not None:
             return
         expansions = self._select(number)

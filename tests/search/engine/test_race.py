@@ -161,16 +161,32 @@ def test_decisions_do_not_depend_on_the_order_of_completion(tmp_path: Path, seed
     assert found[0] == found[1] == found[2]
 
 
+class Tires(FakeProposer):
+    """Has ideas for each kernel in one round only."""
+
+    def exhausted(self, tree: Tree) -> frozenset[str]:
+        parents = {each.parent for each in tree.ideas.values()}
+        return frozenset(each.kernel.id for id, each in tree.variants.items() if id in parents) | {""}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_search_cut_anywhere_is_resumed_to_the_same_verdicts(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("proposer", [FakeProposer, Tires])
+def test_a_search_cut_anywhere_is_resumed_to_the_same_verdicts(
+    tmp_path: Path, seed: int, proposer: type[FakeProposer]
+) -> None:
+    def run(path: Path) -> None:
+        how = {"seed": seed, "rounds": 4, "keep": 1, "repairs": 1, "branch": 5}
+        search(path, race=True, evaluator=Racing(), proposer=proposer(), **how)
+
     whole = tmp_path / "whole.jsonl"
-    search(whole, race=True, seed=seed, evaluator=Racing(), repairs=1)
+    run(whole)
     lines = whole.read_text().splitlines(keepends=True)
-    for cut in range(1, len(lines), 7):
+    last = [n for n, line in enumerate(lines) if "judged_in_full" in line]
+    for cut in sorted({*range(1, len(lines), 11), *last}):
         path = tmp_path / f"{cut}.jsonl"
-        path.write_text("".join(lines[:cut]))
-        search(path, race=True, seed=seed, evaluator=Racing(), repairs=1)
+        path.write_text("".join(lines[: cut + 1]))
+        run(path)
         assert contents(path) == contents(whole), f"cut after {cut} lines"
 
 
@@ -283,12 +299,6 @@ def compared(state: RunState) -> list[list[Evaluation]]:
 
 def test_an_outpaced_kernel_has_its_chance_when_the_others_are_exhausted(tmp_path: Path) -> None:
     """The best kernel is exhausted after one round, so the second best, outpaced before, is the seed."""
-
-    class Tires(FakeProposer):
-        def exhausted(self, tree: Tree) -> frozenset[str]:
-            parents = {each.parent for each in tree.ideas.values()}
-            return frozenset(each.kernel.id for id, each in tree.variants.items() if id in parents) | {""}
-
     path, evaluator = tmp_path / "journal.jsonl", Racing()
     search(path, race=True, evaluator=evaluator, proposer=Tires(), keep=1, rounds=4, branch=6)
     plain = tmp_path / "plain.jsonl"
