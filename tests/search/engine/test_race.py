@@ -137,6 +137,20 @@ def test_what_is_right_in_the_quick_stage_only_is_never_a_seed_or_the_winner(tmp
     assert hidden.keys() & evaluator.full  # they had outpaced the others, so they were found out
 
 
+def test_a_time_of_the_quick_stage_wins_nothing(tmp_path: Path) -> None:
+    """Every kernel seems right and five times as fast as eager; what the full stage says counts."""
+    path, plain = tmp_path / "raced.jsonl", tmp_path / "plain.jsonl"
+    how = {"history": "none", "compares_each_round": False}
+    expected = search(plain, **how).best
+    evaluator = Racing(hides=lambda kernel: True)
+    found = search(path, race=True, evaluator=evaluator, **how).best
+    assert found is not None
+    assert found == expected
+    tree = state_of(path).tree
+    assert evaluator.full == {each.kernel.id for each in tree.variants.values()}
+    assert all(each.evaluation == verdict_by_hash(each.kernel) for each in tree.variants.values())
+
+
 def test_a_kernel_found_out_in_the_full_stage_is_repaired(tmp_path: Path) -> None:
     path, proposer = tmp_path / "journal.jsonl", FakeProposer()
     evaluator = Racing(
