@@ -26,6 +26,7 @@ from evaluators.device.worker import Worker
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.records.evaluation import Timing
 from evaluators.records.problem import Problem, reference_kernel
+from evaluators.records.timing import Effort
 
 TO_REACH = 0.94
 
@@ -40,11 +41,11 @@ def main(arguments: list[str]) -> int:
     kernel = reference_kernel(problem)
     tries = int(given.get("tries", "100"))
     found: list[tuple[Timing, float]] = []
-    thorough = given.get("thorough", "false") == "true"
+    effort = Effort.THOROUGH if given.get("thorough", "false") == "true" else Effort.USUAL
     with tempfile.TemporaryDirectory() as root, busy(int(given.get("busy", "0"))):
         worker = Worker(root=Path(root), settings=build(config.evaluator))
         for number in range(tries):
-            evaluation = worker.measure(problem, kernel, b"", thorough=thorough)
+            evaluation = worker.measure(problem, kernel, b"", effort=effort)
             if evaluation.timing is None:
                 print(f"try {number}: {evaluation.status} {evaluation.rule} {evaluation.cause}")
             else:

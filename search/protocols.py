@@ -16,6 +16,7 @@ from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import Threshold
 from kernel_library.catalogue.entry import Entry, Hit
 from search.models.client import ModelClient
 from search.records.events import Event
@@ -109,6 +110,18 @@ class Strategy(Protocol):
             The expansion, with at most `view.left` ideas, or None to wait until work in flight has ended
             or the round has closed.
         """
+        ...
+
+
+@runtime_checkable
+class SetsThreshold(Protocol):
+    """A strategy without synchronous rounds that says what a race may leave out. Without it, every kernel is
+    judged in full."""
+
+    def threshold(self, view: View) -> float:
+        """Returns the speedup over eager that a new kernel must be able to reach to become a seed or the best
+        of the search; 0 if any correct one may. It must not be above the lower end of the best kernel's
+        interval. Pure, like `ask`."""
         ...
 
 
@@ -302,6 +315,33 @@ class KernelEvaluator(Protocol):
         Returns:
             One evaluation per kernel, in the same order. Timing samples with the same index belong to the
             same turn of the session.
+        """
+        ...
+
+
+@runtime_checkable
+class RacingEvaluator(Protocol):
+    """An evaluator that can judge in two stages. `evaluators.scheduler.pool.Pool` can."""
+
+    async def race(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        threshold: Threshold,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """Judges a kernel quickly, and in full if it may reach the threshold.
+
+        Args:
+            problem: The problem that the kernel solves.
+            kernel: The kernel to judge.
+            threshold: The speedup to reach; see `evaluators.records.race.Threshold`.
+            on_stage: See `KernelEvaluator.evaluate`.
+
+        Returns:
+            The verdict of the full stage or, if there was none, that of the quick stage, which is never
+            `correct`.
         """
         ...
 

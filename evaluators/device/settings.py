@@ -13,8 +13,7 @@ from evaluators.records.timing import Effort, Plan
 from evaluators.system.user_cache import cache_folder
 
 QUICK_PRECISION, QUICK_SHARE = 0.05, 0.25
-"""Precision of a quick comparison, and its time as a share of a usual one's: the halves that follow are timed
-again."""
+"""Precision of a quick measurement, and its time as a share of a usual one's: what may win is timed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +61,12 @@ class Settings:
         None, "CPU threads of kernels and baselines; null: one per core that they may use"
     )
 
-    def plan_of(self, thorough: bool) -> Plan:
+    def plan_of(self, effort: Effort) -> Plan:
         """How long a measurement takes."""
-        return self.thorough_plan if thorough else self.plan
-
-    def comparison_plan(self, effort: Effort) -> Plan:
-        """How long a comparison measures."""
         if effort is Effort.QUICK:
             precision, max_s = max(self.plan.precision, QUICK_PRECISION), QUICK_SHARE * self.plan.max_s
             return replace(self.plan, precision=precision, max_s=max_s)
-        return self.plan_of(effort is Effort.THOROUGH)
+        return self.thorough_plan if effort is Effort.THOROUGH else self.plan
 
     def session_options(self, keep_range: bool) -> dict[str, Any]:
         """How to open problems (see `SessionOptions`), as plain JSON types."""

@@ -127,13 +127,14 @@ class Worker:
         kernel: Kernel,
         archive: bytes,
         *,
-        thorough: bool = False,
+        effort: Effort = Effort.USUAL,
         more: bool = False,
         on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
         """Checks and times a built kernel. Raises WorkerBroken if the kernel is not at fault.
 
         Args:
+            effort: how far to check it, and how long to time it.
             more: another case of the kernel's problem is measured next. The kernel's process is kept for it
                 if the kernel is right and neither case is timed. Large cases need separate processes, because
                 a process does not free the memory of a case.
@@ -150,7 +151,7 @@ class Worker:
             with self._closing_on_failure("the judge process, the fork server or a runner of ours died"):
                 runner = self._runner(processes, kernel, archive)
                 keeps = more and not problem.timed and processes.is_small
-                verdict = self._try_candidate(processes, runner, thorough, keeps, stages)
+                verdict = self._try_candidate(processes, runner, effort, keeps, stages)
             if verdict.rule != SABOTAGED:
                 break
             self._require_recovery(processes, verdict)
@@ -201,7 +202,7 @@ class Worker:
         evaluations. Raises WorkerBroken if no kernel is at fault."""
         processes = self._opened(problem)
         start = time.monotonic()
-        plan = asdict(self._settings.comparison_plan(effort))
+        plan = asdict(self._settings.plan_of(effort))
         runners: list[CandidateRunner] = []
         with (
             self._closing_on_failure("the judge process, the fork server or a runner of ours died"),
@@ -322,19 +323,19 @@ class Worker:
         self,
         processes: ProblemProcesses,
         runner: CandidateRunner,
-        thorough: bool,
+        effort: Effort,
         keeps: bool,
         stages: Stages,
     ) -> Verdict:
         """`keeps`: keep the runner if the candidate is right; it is ended otherwise."""
-        settings = self._settings
+        settings, thorough = self._settings, effort is Effort.THOROUGH
         timeout_s = settings.thorough_timeout_s if thorough else settings.timeout_s
         order = {
             "op": "judge",
             "session": processes.problem.id,
             "scratch": str(runner.scratch),
-            "plan": asdict(settings.plan_of(thorough)),
-            "thorough": thorough,
+            "plan": asdict(settings.plan_of(effort)),
+            "effort": effort.value,
             "keep": keeps,
         }
         try:

@@ -15,12 +15,13 @@ from evaluators.judge.timing.evenness import UNEVEN
 from evaluators.judge.timing.paired_sampling import PairedSampling, Samples
 from evaluators.judge.timing.timing_checks import timing_checks
 from evaluators.records.evaluation import Stage, Status, Timing
-from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Plan, timing_of
+from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Effort, Plan, timing_of
 from evaluators.records.verdict import Verdict
 
 
 class CandidateEvaluation:
-    """One candidate against the reference session. `say` is called when a stage begins."""
+    """One candidate against the reference session. `say` is called when a stage begins. A QUICK evaluation
+    leaves attribution and the checks of the timing to a later one, which must follow."""
 
     def __init__(
         self,
@@ -29,15 +30,16 @@ class CandidateEvaluation:
         plan: Plan,
         scratch: str,
         *,
-        thorough: bool,
+        effort: Effort,
         say: Callable[[Stage], None],
     ) -> None:
         self._session, self._client, self._say = session, client, say
-        self._correctness_checks = CorrectnessChecks(session, client)
-        compiled = session.compiled if thorough else None
+        self._correctness_checks = CorrectnessChecks(session, client, effort)
+        compiled = session.compiled if effort is Effort.THOROUGH else None
         self._sampling = PairedSampling(session, client, plan, self._correctness_checks, compiled=compiled)
-        self._timing_checks = timing_checks(session, client, self._correctness_checks)
-        self._attribution = attribution(session, client, scratch)
+        quick = effort is Effort.QUICK
+        self._timing_checks = None if quick else timing_checks(session, client, self._correctness_checks)
+        self._attribution = None if quick else attribution(session, client, scratch)
         self._remarks: list[str] = []
 
     def verdict(self) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
+import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +14,7 @@ from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient
 from evaluators.judge.staging import Batch
 from evaluators.records.evaluation import Correctness, Stage, Status
-from evaluators.records.timing import Block, Plan
+from evaluators.records.timing import Block, Effort, Plan
 from evaluators.reference.accuracy.comparison import OutputComparison
 from evaluators.reference.accuracy.differences import spread_of
 from evaluators.reference.accuracy.sampled_elements import Places, pick, pick_all, some_places
@@ -41,6 +42,9 @@ MOST_KEPT, LEAST_KEPT, KEPT_S, KEPT_BYTES = 1024, 32, 2.0, 2**30
 """More calls that a kernel gets that keeps the memory of its outputs, to find out whether it returns it
 again: at most and at least; in between as many as take this time, and have outputs of this size."""
 
+ALL_DISTRIBUTIONS_S = 5.0
+"""Time for further distributions after one on which a kernel is wrong."""
+
 Outputs = list["torch.Tensor"]
 
 
@@ -48,8 +52,11 @@ class CorrectnessChecks:
     """Queries one candidate and records how accurate it was. Every finding that it is wrong raises
     CandidateRefused."""
 
-    def __init__(self, session: ReferenceSession, client: RunnerClient) -> None:
+    def __init__(
+        self, session: ReferenceSession, client: RunnerClient, effort: Effort = Effort.USUAL
+    ) -> None:
         self._session, self._client, self._reference = session, client, session.reference
+        self._effort = effort
         self._distributions: dict[str, bool] = {}
         self._comparisons: list[OutputComparison] = []
         self._benchmark_rules: dict[str, bool] = {}
@@ -64,9 +71,10 @@ class CorrectnessChecks:
         """From single calls, mainly those of timed blocks."""
         self._pending: list[Callable[[], None]] = []
 
-    def begin(self, plan: Plan, *, brief: bool = False) -> float:
-        """Checks the problem's own inputs and, unless `brief`, nearly equal ones and every distribution with
-        other weights. Returns the shortest time of a few calls in ms."""
+    def begin(self, plan: Plan) -> float:
+        """Checks the problem's own inputs and, unless the effort is QUICK, nearly equal ones and every
+        distribution with other weights. Returns the shortest time of a few calls in ms."""
+        brief = self._effort is Effort.QUICK
         # For a single large call on a GPU there may be no memory for it.
         self._client.keeps = self._session.capacity > 1 or self._session.device == "cpu"
         draw, outputs, answer = self._check_block(1, "on fresh inputs")
@@ -152,13 +160,16 @@ class CorrectnessChecks:
 
     def _try_distributions(self) -> None:
         """Tries each distribution once, and the problem's own inputs, in an unpredictable order: each call
-        follows one on another distribution, so that leftovers of the call before show."""
+        follows one on another distribution, so that leftovers of the call before show. With FULL effort the
+        others are tried too after a failure, while there is time."""
         changed = self._reference.has_weights
         self._check_block(1, "after its weights were changed in place" if changed else "on fresh inputs")
         names = list(self._reference.distributions)
         secrets.SystemRandom().shuffle(names)
-        capacity = self._session.capacity
+        capacity, wrong, deadline_s = self._session.capacity, list[str](), math.inf
         for start in range(0, len(names), capacity):
+            if time.monotonic() > deadline_s:
+                break
             chosen = names[start : start + capacity]
             batch = self._session.stage_distributions(chosen, self._client)
             self._client.block(batch)
@@ -166,10 +177,16 @@ class CorrectnessChecks:
                 comparison = self._reference.check_on(self._client.buffers.snapshot(call), name)
                 self._distributions[name] = not comparison.problem
                 if comparison.problem:
-                    raise CandidateRefused(
-                        Status.INCORRECT, f"wrong on {described(name)}: {comparison.problem}"
-                    )
-            self._require_inputs(batch)
+                    wrong.append(f"wrong on {described(name)}: {comparison.problem}")
+                    if self._effort is not Effort.FULL:
+                        raise CandidateRefused(Status.INCORRECT, wrong[0])
+                    deadline_s = min(deadline_s, time.monotonic() + ALL_DISTRIBUTIONS_S)
+            if not wrong:
+                self._require_inputs(batch)
+        if wrong:
+            right = [name for name in names if self._distributions.get(name)]
+            rest = [f"right on {len(right)} others: {', '.join(sorted(right))}"] if right else []
+            raise CandidateRefused(Status.INCORRECT, "\n".join([*wrong, *rest]))
 
     def timed_block(self, calls: int) -> Block:
         """A block on fresh inputs, whose answers `settle` checks."""

@@ -68,7 +68,7 @@ class HeadToHead:
     ) -> None:
         """`channels` and `pids` are those of the candidates' runners. If the device has no room for all at
         once, only the first ones are compared."""
-        self._session, self._effort = session, effort
+        self._session = session
         self._stack = ExitStack()
         room = session.memory.most_candidates(session.capacity, len(pids))
         compared = 0 if room < min(2, len(pids)) else room
@@ -82,8 +82,8 @@ class HeadToHead:
         clients = [session.candidate(*each) for each in ends]
         self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [
-            Contender(number=number, client=client, correctness_checks=CorrectnessChecks(session, client))
-            for number, client in enumerate(clients)
+            Contender(number=number, client=each, correctness_checks=CorrectnessChecks(session, each, effort))
+            for number, each in enumerate(clients)
         ]
         self._before: list[Block] = []
         self._eager: list[Block] = []
@@ -194,7 +194,7 @@ class HeadToHead:
 
     def _enter(self, entry: Contender) -> None:
         self._session.load(entry.client)
-        entry.call_ms = entry.correctness_checks.begin(self._plan, brief=self._effort is Effort.QUICK)
+        entry.call_ms = entry.correctness_checks.begin(self._plan)
 
     def _share_out(self) -> None:
         """Uses the same number of calls for all blocks, eager's too, that are about equally fast, so that

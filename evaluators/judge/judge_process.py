@@ -11,8 +11,8 @@ passes to it, and to the worker:
     -> close {session}, whose runners have ended, or which could not be opened; it has no answer
     -> audit {problem}, while no session is open
     <- audited {audit} | unfit {error} | failed {error}
-    -> judge {session, plan, keep, ...} + candidate's channel (+ the compiled baseline's); without one, the
-       candidate is the previous one, whose channel was kept
+    -> judge {session, plan, effort, keep, ...} + candidate's channel (+ the compiled baseline's); without
+       one, the candidate is the previous one, whose channel was kept
     <- compiled {runs}, stage {stage}, ..., verdict {status, ...}
     <- warning {text}, before any answer
     -> probe {session, plan, marks} + the probe's channel
@@ -209,7 +209,7 @@ class JudgeProcess:
                 client,
                 Plan(**order["plan"]),
                 order["scratch"],
-                thorough=order["thorough"],
+                effort=Effort(order["effort"]),
                 say=self._say,
             )
             verdict = candidate_evaluation.verdict()

@@ -24,6 +24,7 @@ from evaluators.queue.requests import DeviceRequest, Operation, request_for
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import Threshold
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.scheduler.host import OnStage
 
@@ -152,6 +153,13 @@ class QueueEvaluator:
         verdict = await self._ask(operation, problem, [kernel], on_stage)
         return verdict.measured[0]
 
+    async def race(
+        self, problem: Problem, kernel: Kernel, *, threshold: Threshold, on_stage: OnStage | None = None
+    ) -> Evaluation:
+        """See `RacingEvaluator`. The only stage is `waiting`."""
+        verdict = await self._ask(Operation.RACE, problem, [kernel], on_stage, threshold)
+        return verdict.evaluations[0]
+
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """See `KernelEvaluator`."""
         return list((await self._ask(Operation.COMPARE, problem, kernels)).measured)
@@ -167,6 +175,7 @@ class QueueEvaluator:
         problem: Problem,
         kernels: Sequence[Kernel] = (),
         on_stage: OnStage | None = None,
+        threshold: Threshold = 0.0,
     ) -> DeviceVerdict:
         """The verdict on a new measurement. Raises WorkerBroken, or UnfitProblem, if there can be none."""
         question = operation, frozenset(each.id for each in kernels)
@@ -178,6 +187,7 @@ class QueueEvaluator:
             settings=self._settings,
             kind=self._kind,
             number=self._answered[question],
+            threshold=threshold,
         )
         verdict = await self._answer(request, on_stage or (lambda stage: None))
         if not kernels and (verdict.unfit or verdict.broken):

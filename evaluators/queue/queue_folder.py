@@ -20,6 +20,7 @@ from evaluators.base.atomic_write import write_if_new
 from evaluators.base.usage_error import UsageError
 from evaluators.queue.requests import SEARCH, DeviceRequest
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
+from evaluators.records.race import answers
 
 ROOMS = ("requests", "leases", "verdicts")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -138,6 +139,8 @@ def require_fit(request: DeviceRequest, verdict: DeviceVerdict) -> None:
     if not verdict.unfit and len(verdict.evaluations) != len(request.kernels):
         count = len(verdict.evaluations)
         raise BadVerdict(f"{by} has {count} evaluations for {len(request.kernels)} kernels")
+    if not all(answers(each, request.threshold) for each in verdict.evaluations):
+        raise BadVerdict(f"{by} has only a quick stage, although the request asks for more")
 
 
 def _why_others_can_write(folder: Path) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from evaluators.base.json_record import JsonRecord, require_types
 from evaluators.device.settings import Settings
 from evaluators.records.problem import Kernel, Problem, content_id
+from evaluators.records.race import Threshold
 
 SEARCH = re.compile(r"\w[\w.-]{0,199}")
 """The names that a search may have in a queue; each names a folder."""
@@ -30,6 +31,7 @@ class Operation(StrEnum):
     EVALUATE = "evaluate"
     THOROUGH = "thorough"
     COMPARE = "compare"
+    RACE = "race"
 
 
 EXPECTED_S = {
@@ -38,6 +40,7 @@ EXPECTED_S = {
     Operation.EVALUATE: 3.0,
     Operation.THOROUGH: 20.0,
     Operation.COMPARE: 3.0,
+    Operation.RACE: 2.0,
 }
 """Device seconds to expect for a kernel, or for the problem. An evaluation took three seconds on an H200; the
 others are estimates. They weigh requests against one another and need not be exact."""
@@ -56,6 +59,8 @@ class DeviceRequest(JsonRecord):
         kind: The name of the devices that may do it, such as `NVIDIA H200`; "" for any that the problem can
             use.
         number: Counts equal questions of the search from 0: each is a new measurement.
+        threshold: For a race, the speedup that a kernel must be able to reach (see
+            `evaluators.records.race.Threshold`).
         cost_s: Device seconds to expect.
 
     Raises:
@@ -70,10 +75,18 @@ class DeviceRequest(JsonRecord):
     kernels: tuple[Kernel, ...] = ()
     kind: str = ""
     number: int = 0
+    threshold: Threshold = 0.0
 
     def __post_init__(self) -> None:
         if not SEARCH.fullmatch(self.search):
             raise ValueError(f"the search is called {self.search!r:.60}, which is not the name of a folder")
+
+    def to_json(self) -> dict[str, Any]:
+        """See `JsonRecord`. Only a race has a threshold: older workers do not know the field."""
+        body = super().to_json()
+        if self.operation is not Operation.RACE:
+            del body["threshold"]
+        return body
 
     @cached_property
     def text(self) -> str:
@@ -113,6 +126,7 @@ def request_for(
     settings: Settings,
     kind: str,
     number: int,
+    threshold: Threshold = 0.0,
 ) -> DeviceRequest:
     """A request, with its expected cost: see `DeviceRequest`."""
     parts = max(1, len(kernels)) * max(1, len(problem.cases))
@@ -124,5 +138,6 @@ def request_for(
         settings=settings,
         kind=kind,
         number=number,
+        threshold=threshold,
         cost_s=EXPECTED_S[operation] * parts,
     )

@@ -192,6 +192,8 @@ class QueueWorker:
             case Operation.EVALUATE | Operation.THOROUGH:
                 thorough = request.operation is Operation.THOROUGH
                 found = [await pool.evaluate(problem, each, thorough=thorough) for each in kernels]
+            case Operation.RACE:
+                found = [await pool.race(problem, each, threshold=request.threshold) for each in kernels]
             case Operation.COMPARE:
                 found = await pool.compare(problem, kernels)
         return self._sealed(request, found[0].environment, evaluations=tuple(found))

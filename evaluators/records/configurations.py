@@ -97,6 +97,14 @@ def configurations(kernel: Kernel, most: int) -> list[Configuration]:
     return [Configuration(values=values, kernel=_filled_in(kernel, found, values)) for values in choices]
 
 
+def declares_configurations(kernel: Kernel) -> bool:
+    """Whether a kernel declares configurations, be they usable or not."""
+    try:
+        return _declaration(kernel.source) is not None
+    except InvalidConfigurations:
+        return True
+
+
 def judged_kernel(kernel: Kernel, evaluation: Evaluation) -> Kernel:
     """The kernel that a verdict is about: with the chosen configuration filled in, if there is one."""
     chosen = next((each for each in evaluation.configurations if each.chosen), None)

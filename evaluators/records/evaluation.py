@@ -24,7 +24,8 @@ class Status(StrEnum):
 
     Two statuses say nothing about the kernel: INFRASTRUCTURE_ERROR is the evaluator's own failure, and
     UNFIT_REFERENCE means that the reference cannot judge any kernel. DECLINED: the kernel's `supports`
-    excludes such a case.
+    excludes such a case. OUTPACED: right and timed in the quick stage of a race, and not judged further,
+    because others were faster; it is not known whether the kernel is correct.
     """
 
     CORRECT = "correct"
@@ -35,6 +36,7 @@ class Status(StrEnum):
     CRASHED = "crashed"
     REJECTED = "rejected"
     DECLINED = "declined"
+    OUTPACED = "outpaced"
     UNFIT_REFERENCE = "unfit_reference"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
@@ -212,6 +214,21 @@ def share_text(share: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuickStage(JsonRecord):
+    """What the quick stage of a race found out about a kernel that was not judged further.
+
+    Attributes:
+        timing: A short timing, without samples. It is not in `Evaluation.timing`, so that nothing ranks by
+            it.
+        threshold: The speedup that the upper end of its interval did not reach; None if the kernel was not
+            to be judged further at any speed.
+    """
+
+    timing: Timing
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CaseResult(JsonRecord):
     """The evaluation of one case of a problem, with the case's name, weight and `held_out`. Its environment
     is empty: the evaluation of the problem has it."""
@@ -284,9 +301,11 @@ class Evaluation(JsonRecord):
             `evaluators.records.cases`).
         configurations: For a kernel that declares configurations, all of them: the chosen one first, then the
             fastest, then those that were excluded. All other fields are about the chosen one.
+        quick: What was measured of an `outpaced` kernel; None for any other status.
 
     Raises:
-        ValueError: A status other than `correct` has a timing, or one other than `rejected` names a rule.
+        ValueError: A status other than `correct` has a timing, one other than `rejected` names a rule, or one
+            other than `outpaced` has a quick stage.
     """
 
     status: Status
@@ -303,12 +322,15 @@ class Evaluation(JsonRecord):
     own_share: float | None = None
     cases: tuple[CaseResult, ...] = ()
     configurations: tuple[ConfigurationResult, ...] = ()
+    quick: QuickStage | None = None
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:
             raise ValueError(f"a {self.status.value} evaluation has a timing")
         if bool(self.rule) != (self.status is Status.REJECTED):
             raise ValueError("an evaluation names the broken rule exactly when it is rejected")
+        if (self.quick is not None) != (self.status is Status.OUTPACED):
+            raise ValueError("an evaluation has a quick stage exactly when it is outpaced")
 
     def held(self, lease: DeviceLease) -> Self:
         """The evaluation with its lease: what no stage explains of it is OTHER."""

@@ -215,7 +215,8 @@ class Probe(JsonRecord):
 
     @classmethod
     def failed(cls, status: Status, log: str) -> Self:
-        """The result of a probe that a kernel's status ended. Raises ValueError for a correct kernel's."""
+        """The result of a probe that a kernel's status ended. Raises ValueError for the status of a correct
+        kernel, or of one in a race."""
         if status is Status.INCORRECT:  # only a forged message says so: nobody looks at the outputs
             status = Status.REJECTED
         return cls(status=ProbeStatus(status.value), log=log)

@@ -153,11 +153,14 @@ class Plan:
 
 
 class Effort(StrEnum):
-    """How long a comparison of several kernels measures. A QUICK one only looks for the fastest of many: it
-    leaves the checks on other inputs than the problem's own to the evaluation of the winner."""
+    """How far kernels are checked, and how long they are timed. A QUICK measurement only finds out which of
+    many may be the fastest: it leaves all checks but those on the problem's own inputs to a later evaluation.
+    A FULL evaluation is a USUAL one that tries all distributions of inputs before it calls a kernel
+    incorrect, so that a repair learns of all of them."""
 
     QUICK = "quick"
     USUAL = "usual"
+    FULL = "full"
     THOROUGH = "thorough"
 
 

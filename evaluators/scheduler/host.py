@@ -64,7 +64,7 @@ class Host(Protocol):
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:

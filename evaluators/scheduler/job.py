@@ -6,6 +6,7 @@ import asyncio
 
 from evaluators.build.builder import Build
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.records.timing import Effort
 from evaluators.scheduler.device_use import LeaseClock
 from evaluators.scheduler.host import OnStage
 
@@ -17,11 +18,11 @@ class Job:
         self,
         problem: Problem,
         kernel: Kernel,
-        thorough: bool,
+        effort: Effort,
         on_stage: OnStage,
         opening: asyncio.Future[dict[str, str]],
     ) -> None:
-        self.problem, self.kernel, self.thorough = problem, kernel, thorough
+        self.problem, self.kernel, self.effort = problem, kernel, effort
         self.on_stage = on_stage
         self.opening = opening
         """Completes with the facts once a problem is open on any device."""
@@ -36,11 +37,12 @@ class Job:
 
     def of_kernel(self, kernel: Kernel) -> Job:
         """Another kernel for the same problem."""
-        return Job(self.problem, kernel, self.thorough, self.on_stage, self.opening)
+        return Job(self.problem, kernel, self.effort, self.on_stage, self.opening)
 
     def on_case(self, case: Case) -> Job:
         """The same kernel, with its build so far, on a case of the problem."""
-        thorough = self.thorough and case.weight > 0
-        job = Job(self.problem.of_case(case), self.kernel, thorough, self.on_stage, self.opening)
+        is_thorough = self.effort is Effort.THOROUGH
+        effort = Effort.USUAL if is_thorough and not case.weight else self.effort
+        job = Job(self.problem.of_case(case), self.kernel, effort, self.on_stage, self.opening)
         job.built_for, job.build = self.problem, self.build
         return job

@@ -98,7 +98,7 @@ class LocalHost:
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
@@ -111,7 +111,7 @@ class LocalHost:
                 loop.call_soon_threadsafe(on_stage, stage)
 
         return await self._run(
-            device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=say
+            device, Worker.measure, problem, kernel, archive, effort=effort, more=more, on_stage=say
         )
 
     async def compare(

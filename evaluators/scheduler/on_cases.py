@@ -36,14 +36,16 @@ class OnCases:
         """By the problem's id; the same for all kernels, so that they can be compared."""
 
     async def evaluate(self, job: Job) -> Evaluation:
-        """The verdict on a kernel over all cases, the problem's own first. If a reference is unfit in one of
-        those, that is the whole verdict, unless the case can be dropped and others have a weight. So is a
-        failure of ours."""
+        """The verdict on a kernel over all cases, the problem's own first; with QUICK effort over the timed
+        ones. If a reference is unfit in one of the problem's, that is the whole verdict, unless the case can
+        be dropped and others have a weight. So is a failure of ours."""
         problem = job.problem
         if problem.id not in self._held_out:
             self._held_out[problem.id] = _HeldOut(problem)
         drawn = self._held_out[problem.id]
         left = deque((*sorted(problem.cases, key=lambda each: each.weight > 0), *drawn.cases))
+        if job.effort is Effort.QUICK:
+            left = deque(each for each in problem.cases if each.weight)
         results: list[CaseResult] = []
         while left and not _is_settled(results, left[0]):
             parts = [job.on_case(each) for each in _in_a_row(left)]

@@ -17,11 +17,12 @@ from weakref import WeakValueDictionary
 from evaluators.base.cause import cause_of
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.records.configurations import InvalidConfigurations, configurations
+from evaluators.records.configurations import InvalidConfigurations, configurations, declares_configurations
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import Threshold, after_quick_stage, reaches, with_quick_stage
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
 from evaluators.scheduler.device_health import DeviceHealth
@@ -146,11 +147,41 @@ class Pool:
         Returns:
             The verdict, with the timing if the kernel is correct.
         """
+        return await self._evaluate(problem, kernel, Effort.THOROUGH if thorough else Effort.USUAL, on_stage)
+
+    async def race(
+        self, problem: Problem, kernel: Kernel, *, threshold: Threshold, on_stage: OnStage | None = None
+    ) -> Evaluation:
+        """Judges one kernel in two stages: quickly, and in full if it may be as fast as the threshold
+        demands. The full stage starts anew, in a new process and on new inputs. A kernel for which a quick
+        stage would save nothing is judged in full: one that declares configurations, which race already, or
+        one for an untimed problem. Never raises for the kernel's own failure.
+
+        Args:
+            problem: the problem that the kernel solves.
+            kernel: the kernel to judge.
+            threshold: see `evaluators.records.race.Threshold`.
+            on_stage: see `evaluate`.
+
+        Returns:
+            The verdict: `outpaced`, without a timing, if there was no full stage and the kernel seems right.
+        """
+        if threshold == 0 or not problem.timed or declares_configurations(kernel):
+            return await self._evaluate(problem, kernel, Effort.FULL, on_stage)
+        measured = await self._evaluate(problem, kernel, Effort.QUICK, on_stage)
+        quick = after_quick_stage(measured, threshold)
+        if not reaches(quick, threshold):
+            return quick
+        return with_quick_stage(await self._evaluate(problem, kernel, Effort.FULL, on_stage), quick)
+
+    async def _evaluate(
+        self, problem: Problem, kernel: Kernel, effort: Effort, on_stage: OnStage | None
+    ) -> Evaluation:
         opening = asyncio.ensure_future(self._problems.some_facts(problem))  # builds do not wait for it
         opening.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # whoever awaits it or not
-        job = Job(problem, kernel, thorough, on_stage or (lambda stage: None), opening)
+        job = Job(problem, kernel, effort, on_stage or (lambda stage: None), opening)
         try:
             declared = configurations(kernel, self._host.configs.most)
             with self._devices.demand.counting(1):
@@ -197,11 +228,11 @@ class Pool:
         """
         opening = asyncio.ensure_future(self._problems.some_facts(problem))
         unique = {each.id: each for each in kernels}
-        jobs = [Job(problem, each, thorough, lambda stage: None, opening) for each in unique.values()]
+        effort = Effort.THOROUGH if thorough else Effort.USUAL
+        jobs = [Job(problem, each, effort, lambda stage: None, opening) for each in unique.values()]
         try:
             with self._devices.demand.counting(1):
                 async with self._alone(problem, unique.values()):
-                    effort = Effort.THOROUGH if thorough else Effort.USUAL
                     found = await self._compare(problem, jobs, effort)
         finally:
             opening.cancel()
@@ -225,7 +256,7 @@ class Pool:
         if not problem.timed:
             raise ValueError(f"{problem.name} is not timed, so that no kernel can be timed on it")
         opening = asyncio.ensure_future(self._problems.some_facts(problem))
-        job = Job(problem, kernel, False, on_stage or (lambda stage: None), opening)
+        job = Job(problem, kernel, Effort.USUAL, on_stage or (lambda stage: None), opening)
         if problem.cases:
             job = job.on_case(next(each for each in problem.cases if each.weight))
         try:
@@ -441,7 +472,7 @@ class Pool:
             self._problems.require_fit(job.problem)
             job.on_stage("measuring")
             evaluation = await self._host.measure(
-                device, job.problem, job.kernel, build.archive, job.thorough, more, job.on_stage
+                device, job.problem, job.kernel, build.archive, job.effort, more, job.on_stage
             )
         except UnfitProblem as error:
             if self._problems.is_fit(job.problem):  # it was opened before, so the device is at fault

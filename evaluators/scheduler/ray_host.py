@@ -67,12 +67,12 @@ class DeviceActor:
         return self._thread.submit(method, self._worker, *arguments, **options).result()
 
     def measure_in_stages(
-        self, problem: Problem, kernel: Kernel, archive: bytes, thorough: bool, more: bool
+        self, problem: Problem, kernel: Kernel, archive: bytes, effort: Effort, more: bool
     ) -> Iterator[str | Evaluation]:
         """`Worker.measure`, but yields each stage as it begins; the evaluation comes last."""
         said: SimpleQueue[str | Future[Evaluation]] = SimpleQueue()
         work = self._thread.submit(
-            self._worker.measure, problem, kernel, archive, thorough=thorough, more=more, on_stage=said.put
+            self._worker.measure, problem, kernel, archive, effort=effort, more=more, on_stage=said.put
         )
         work.add_done_callback(said.put)
         while isinstance(word := said.get(), str):
@@ -171,19 +171,17 @@ class RayHost:
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
         """See `host.Host`. On a cluster joined as a client (`ray://`) stages are not reported."""
         if self._on_client:
-            return await self._run(
-                device, Worker.measure, problem, kernel, archive, thorough=thorough, more=more
-            )
+            return await self._run(device, Worker.measure, problem, kernel, archive, effort=effort, more=more)
         streaming = (await self._actor(device)).measure_in_stages.options(num_returns="streaming")
 
         async def begin() -> Any:
-            return streaming.remote(problem, kernel, archive, thorough, more)
+            return streaming.remote(problem, kernel, archive, effort, more)
 
         async def next_word() -> Any:
             word = await anext(words, None)

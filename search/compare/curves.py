@@ -17,6 +17,7 @@ from search.records.events import (
     ModelCalled,
     RunFinished,
     VariantEvaluated,
+    VariantJudgedInFull,
 )
 from search.records.journal import replay
 
@@ -105,11 +106,14 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
                 spent["device_s"] += sum(each.device_s for each in found)
             case BestConfirmed(evaluation=evaluation):
                 spent["device_s"] += evaluation.device_s
-            case VariantEvaluated(variant=variant, reused=reused):
-                judged = variant.evaluation
+            case VariantEvaluated() | VariantJudgedInFull():
+                judged = event.variant.evaluation
                 assert judged is not None
-                if not reused:
-                    spent["evaluations"] += 1
+                if not event.reused:
+                    if isinstance(event, VariantEvaluated):
+                        spent["evaluations"] += 1
+                    else:
+                        statuses[Status.OUTPACED.value] -= 1
                     statuses[judged.status.value] += 1
                     spent["device_s"] += judged.device_s
                 timing = judged.timing
@@ -126,7 +130,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
         reason=reason,
         final=max(1.0, speedup if final is None else final),
         points=tuple(points),
-        statuses=dict(statuses),
+        statuses=dict(+statuses),
     )
 
 

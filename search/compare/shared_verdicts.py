@@ -11,7 +11,8 @@ from typing import Any
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
-from search.protocols import KernelEvaluator
+from evaluators.records.race import Threshold
+from search.protocols import KernelEvaluator, RacingEvaluator
 
 
 class SharedVerdicts:
@@ -85,6 +86,27 @@ class SearchVerdicts:
 
         how = "thorough" if thorough else "quick"
         (found,) = await self._shared.answer(self._question(problem, f"{kernel.id} {how}"), measure)
+        return found
+
+    async def race(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        threshold: Threshold,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """See `RacingEvaluator`. Requests with different thresholds share nothing."""
+        evaluator = self._evaluator
+        if not isinstance(evaluator, RacingEvaluator):
+            raise TypeError(f"evaluator {type(evaluator).__name__} cannot judge in two stages")
+
+        async def measure() -> list[Evaluation]:
+            return [await evaluator.race(problem, kernel, threshold=threshold, on_stage=on_stage)]
+
+        (found,) = await self._shared.answer(
+            self._question(problem, f"{kernel.id} race {threshold}"), measure
+        )
         return found
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:

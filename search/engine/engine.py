@@ -15,12 +15,13 @@ from search.engine.diagnoses import Diagnoses
 from search.engine.faults import plug_in
 from search.engine.outside_watch import OutsideWatch
 from search.engine.pipeline import Pipeline, parent_of
+from search.engine.race import hopeful, to_judge
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
 from search.protocols import Diagnoser, Proposer, RunContext, Strategy, View, expansions_of_a_round
 from search.records.events import RunFinished
 from search.records.outside import Awaited
-from search.records.tree import Expansion, drop_ins
+from search.records.tree import Expansion, Tree, drop_ins
 
 
 class Engine:
@@ -75,6 +76,8 @@ class Engine:
             writing=writing,
             probes=probes,
         )
+        if session.races and strategy.synchronous:
+            self.pipeline.threshold_of = lambda idea: None  # decided once the round's verdicts are there
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
         self._watch = OutsideWatch(session, stops=stops_when_blocked)
@@ -116,6 +119,8 @@ class Engine:
                 raise
             session.work.fail("the search", error)
             await session.work.drain(session.grace_s)
+        if self.strategy.synchronous:
+            await session.judge_winner()
         return await session.finish(lambda: self._reason() or "interrupted")
 
     async def _search(self) -> RunFinished | None:
@@ -180,6 +185,7 @@ class Engine:
                 return
         work.spawn(self._propose_all(number, expansions), f"propose in round {number}")
         await work.drain(self.session.grace_s)
+        await self._judge_fastest(number + 1)
         if work.stop is None and not state.proposed:
             self._exhausted = True
         elif work.stop is None:
@@ -189,12 +195,7 @@ class Engine:
         state = self.session.state
         entries = drop_ins(self.session.entries)
         known = entries if number == 1 else []
-        usable = [seed for seed in entries if self.pipeline.usable(seed.kernel)]
-        tree = state.tree.before(number, self.pipeline.usable)
-        view = View(tree=tree, entries=usable, round=number, exhausted=self.pipeline.exhausted(tree, number))
-        chosen = expansions_of_a_round(
-            self.strategy, view, lambda index: self.pipeline.rng(number, index, "select")
-        )
+        chosen = self._chosen(state.tree.before(number, self.pipeline.usable), number)
         expansions = [Expansion(seed=seed, ideas=1, variants=1, as_it_is=True) for seed in known]
         expansions = [replace(expansion, round=number) for expansion in (*expansions, *chosen)]
         for index, ideas in state.proposed.items():
@@ -204,6 +205,28 @@ class Engine:
                     "resume with those, or start a new run"
                 )
         return expansions
+
+    def _chosen(self, tree: Tree, number: int) -> list[Expansion]:
+        """What the strategy asks for in a round, given the tree before it."""
+        usable = [seed for seed in drop_ins(self.session.entries) if self.pipeline.usable(seed.kernel)]
+        view = View(tree=tree, entries=usable, round=number, exhausted=self.pipeline.exhausted(tree, number))
+        return expansions_of_a_round(
+            self.strategy, view, lambda index: self.pipeline.rng(number, index, "select")
+        )
+
+    async def _judge_fastest(self, following: int) -> None:
+        """In a race, judges in full what may become a seed of the following round, or the best of the search
+        (see `race.py`)."""
+        session, work = self.session, self.session.work
+        while session.races and work.stop is None and not session.budget.timed_out:
+            tree = session.state.tree.before(following, self.pipeline.usable)
+            tree.rounds_closed = following - 1
+            variants = to_judge(session.state.tree, self._chosen(hopeful(tree), following))
+            if not variants:
+                return
+            for variant in variants:
+                self.pipeline.judge_in_full(variant)
+            await work.drain(session.grace_s)
 
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
         """Asks for a reflection on the last round, then for ideas, one expansion after the other, and starts

@@ -14,6 +14,7 @@ from typing import Any
 
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel
+from evaluators.records.race import IN_FULL, Threshold
 from search.engine.probes import Probes
 from search.engine.session import Session
 from search.protocols import (
@@ -82,6 +83,8 @@ class Pipeline:
         self._busy: Counter[str] = Counter()
         """The number of tasks in flight, by idea id."""
         self.ended: Callable[[Idea], None] = lambda idea: None
+        self.threshold_of: Callable[[Idea], Threshold] = lambda idea: IN_FULL
+        """In a race, the speedup that a kernel of an idea must be able to reach to be judged in full."""
         self._longest_queue = 2 * session.outstanding
         self.unusable: list[str] = []
         """Why the latest questions for ideas, in a row, got no usable answer."""
@@ -205,8 +208,8 @@ class Pipeline:
             missing = expansion.variants - sum(not variant.repairs for variant in there)
         repaired = {variant.repairs for variant in there}
         for variant in there:
-            if variant.evaluation is not None and variant.id not in repaired and self._repairable(variant):
-                self._spawn(idea, f"repair variant {variant.id}", self._repair, variant, idea)
+            if variant.id not in repaired:
+                self._begin_repair(variant)
         if not waiting and missing <= 0:
             return True
         if not await self.room(len(waiting) + missing):
@@ -286,8 +289,24 @@ class Pipeline:
         return self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
 
     async def _evaluate(self, variant: Variant, idea: Idea) -> None:
-        judged = await self.session.evaluate(variant)
-        if judged is not None and self._repairable(judged):
+        judged = await self.session.evaluate(variant, self.threshold_of(idea))
+        if judged is not None:
+            self._begin_repair(judged)
+
+    def judge_in_full(self, variant: Variant) -> None:
+        """Has an outpaced variant judged in full. If it turns out to be wrong in its own round, it is
+        repaired."""
+        idea = self.session.state.tree.ideas[variant.idea]
+        self._spawn(idea, f"judge variant {variant.id} in full", self._judge_in_full, variant)
+
+    async def _judge_in_full(self, variant: Variant) -> None:
+        for judged in await self.session.judge_in_full(variant):
+            if judged.round > self.session.state.tree.rounds_closed:
+                self._begin_repair(judged)
+
+    def _begin_repair(self, judged: Variant) -> None:
+        if self._repairable(judged):
+            idea = self.session.state.tree.ideas[judged.idea]
             self._spawn(idea, f"repair variant {judged.id}", self._repair, judged, idea)
 
     def _repairable(self, variant: Variant) -> bool:

@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from evaluators.base.cause import cause_of
@@ -21,12 +22,14 @@ from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import IN_FULL, Threshold, answers
 from search.engine.faults import PlugIn, fault, plug_in
 from search.engine.in_flight import InFlight
 from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
+from search.engine.race import to_judge
 from search.models.client import ModelClient
-from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer
+from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer, RacingEvaluator
 from search.records.budget import Budget, Cost
 from search.records.events import (
     ASSUMED,
@@ -38,6 +41,7 @@ from search.records.events import (
     RunFinished,
     RunStarted,
     VariantEvaluated,
+    VariantJudgedInFull,
     VariantStage,
 )
 from search.records.journal import Journal
@@ -81,6 +85,8 @@ class Session:
         confirms: Whether to compare the leaders and measure the best kernel again at the end. False for a run
             that will be resumed.
         comparisons: The largest number of sessions to find out which leader is the fastest, each time.
+        race: Whether kernels are judged in two stages, the second only for those that may become seeds or
+            the winner.
         plug_ins: Further parts of the search, for the line that says which one failed.
     """
 
@@ -103,10 +109,15 @@ class Session:
         compares_each_round: bool = True,
         confirms: bool = True,
         comparisons: int = COMPARE_AT_MOST,
+        race: bool = False,
         plug_ins: Iterable[PlugIn] = (),
     ) -> None:
         if outstanding < 1:
             raise ValueError(f"outstanding is {outstanding}; it must be 1 or more")
+        if race and not isinstance(evaluator, RacingEvaluator):
+            name = type(evaluator).__name__
+            raise ValueError(f"race=true: the evaluator {name} cannot judge in two stages; set race=false")
+        self._racing = evaluator if race and isinstance(evaluator, RacingEvaluator) else None
         self.problem = problem
         self.evaluator = evaluator
         self.journal = journal
@@ -218,17 +229,25 @@ class Session:
             )
         )
 
-    async def evaluate(self, variant: Variant) -> Variant | None:
+    @property
+    def races(self) -> bool:
+        """Whether kernels are judged in two stages."""
+        return self._racing is not None
+
+    async def evaluate(self, variant: Variant, threshold: Threshold = IN_FULL) -> Variant | None:
         """Evaluates a variant, or takes over the verdict of an equal kernel, and settles its reservation.
-        Returns None if the run was stopped or its time was up before a device was free."""
+        `threshold`: in a race, the speedup from which it is judged in full. Returns None if the run was
+        stopped or its time was up before a device was free."""
         kernel, verdicts = variant.kernel, self.state.verdicts
         self._stage(variant, "queued")
         spent = False
         self.queue += 1
         try:
             async with self._one_at_a_time[kernel.id]:
-                reused = kernel.id in verdicts
-                evaluation = verdicts.get(kernel.id) or await self._ask_evaluator(variant)
+                evaluation = verdicts.get(kernel.id)
+                reused = evaluation is not None and answers(evaluation, threshold)
+                if not reused:
+                    evaluation = await self._ask_evaluator(variant, threshold)
                 if evaluation is None:
                     return None
                 spent = not reused
@@ -238,6 +257,40 @@ class Session:
         finally:
             self.queue -= 1
             self.budget.settle(spent=spent)
+
+    async def judge_in_full(self, variant: Variant) -> list[Variant]:
+        """Judges an outpaced variant in full. Returns it and the variants with an equal kernel, which get the
+        same verdict; none if the run was stopped or its time was up before a device was free. It is not
+        another evaluation, but its device time counts."""
+        full = await self._ask_evaluator(variant, IN_FULL)
+        return [] if full is None else self._record_in_full(variant, full)
+
+    async def judge_winner(self) -> None:
+        """Judges in full what may be the best of the search although the search ended in the middle of a
+        round, as far as there is time after a stop."""
+        for _ in range(CONFIRM_AT_MOST if self.races and self.confirms else 0):
+            for variant in to_judge(self.state.tree, ()):
+                full = await self._last(
+                    partial(self._request, variant.kernel, IN_FULL), f"judge variant {variant.id} in full"
+                )
+                if full is None:
+                    return
+                self._record_in_full(variant, full)
+
+    def _record_in_full(self, variant: Variant, full: Evaluation) -> list[Variant]:
+        if full.status is Status.OUTPACED:
+            log = "it was to be judged in full, but the evaluator's verdict has only a quick stage"
+            full = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log)
+        id = variant.id
+        equal = [
+            each
+            for each in self.state.tree.variants.values()
+            if each.id != id and each.is_outpaced and each.written.id == variant.written.id
+        ]
+        judged = [each.judged(full) for each in (variant, *equal)]
+        at_s = self.now_s
+        self.record(*(VariantJudgedInFull(at_s=at_s, variant=each, reused=each.id != id) for each in judged))
+        return judged
 
     def close_round(self, number: int) -> None:
         """Records that the round is complete."""
@@ -306,7 +359,7 @@ class Session:
             raise TypeError(f"evaluator {type(timer).__name__} times no probes")
         return await self._in_time(lambda say: timer.probe(self.problem, kernel, on_stage=say))
 
-    async def _ask_evaluator(self, variant: Variant) -> Evaluation | None:
+    async def _ask_evaluator(self, variant: Variant, threshold: Threshold) -> Evaluation | None:
         """Returns None if the run was stopped or its time was up before a device was free."""
 
         def ask(say: Callable[[str], None]) -> Awaitable[Evaluation]:
@@ -314,9 +367,16 @@ class Session:
                 say(stage)
                 self._stage(variant, stage)
 
-            return self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            return self._request(variant.kernel, threshold, on_stage)
 
         return await self._in_time(ask)
+
+    def _request(
+        self, kernel: Kernel, threshold: Threshold, on_stage: Callable[[str], None] | None = None
+    ) -> Awaitable[Evaluation]:
+        if self._racing is not None:
+            return self._racing.race(self.problem, kernel, threshold=threshold, on_stage=on_stage)
+        return self.evaluator.evaluate(self.problem, kernel, on_stage=on_stage)
 
     async def _in_time(self, ask: Callable[[Callable[[str], None]], Awaitable[Result]]) -> Result | None:
         """What the evaluator answers; None if the run was stopped or its time was up before a device was
@@ -376,16 +436,20 @@ class Session:
         return None, None
 
     async def _measure_again(self, variant: Variant) -> Evaluation | None:
+        ask = partial(self.evaluator.evaluate, self.problem, variant.kernel, thorough=True)
+        evaluation = await self._last(ask, f"confirm variant {variant.id}")
+        if evaluation is not None:
+            self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
+        return evaluation
+
+    async def _last(self, ask: Callable[[], Awaitable[Evaluation]], name: str) -> Evaluation | None:
+        """The answer to a request at the end of the run, for which a stop leaves `confirm_s`; None if there
+        is no time for it."""
         if self.work.stops_at_once or (self.work.stop is not None and self.confirm_s <= 0):
             return None
-        measuring = self._judged(self.evaluator.evaluate(self.problem, variant.kernel, thorough=True))
-        task = self.work.spawn(measuring, f"confirm variant {variant.id}")
+        task = self.work.spawn(self._judged(ask()), name)
         await self.work.drain(self.confirm_s)
-        if task.cancelled() or task.exception() is not None:
-            return None
-        evaluation = task.result()
-        self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
-        return evaluation
+        return None if task.cancelled() or task.exception() is not None else task.result()
 
     async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """Offers the winner to the library, only after it has been measured again."""

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from evaluators.records.problem import Kernel
 from search.engine.pipeline import Pipeline, parent_of
-from search.protocols import Strategy, View, ask
+from search.protocols import SetsThreshold, Strategy, View, ask
 from search.records.events import ExpansionAsked
 from search.records.run_state import Asked, RunState
-from search.records.tree import Expansion, Seed, drop_ins
+from search.records.tree import Expansion, Idea, Seed, drop_ins
 
 
 def view_of(state: RunState, ideas: int, entries: Sequence[Seed], usable: Callable[[Kernel], bool]) -> View:
@@ -41,6 +41,7 @@ class SteadyState:
         self._pipeline, self._strategy, self._session = pipeline, strategy, pipeline.session
         self._asking = True
         pipeline.ended = lambda idea: self._close_rounds()
+        pipeline.threshold_of = self._threshold_of
 
     async def run(self) -> bool:
         """Searches until a limit or a stop; returns whether it ended because there were no more ideas."""
@@ -78,7 +79,8 @@ class SteadyState:
             expansion = ask(self._strategy, view, self._pipeline.rng(len(state.asked), "ask"))
             if expansion is not None:
                 ideas = min(expansion.ideas, view.left)
-                asked = self._recorded(replace(expansion, ideas=ideas, round=view.round))
+                expansion = replace(expansion, ideas=ideas, round=view.round)
+                asked = self._recorded(expansion, self._threshold(view))
                 if not await self._carry_out(asked):
                     return False
                 fruitless = 0 if asked.ideas else fruitless + ideas
@@ -106,7 +108,18 @@ class SteadyState:
             return True
         return False
 
-    def _recorded(self, expansion: Expansion) -> Asked:
+    def _threshold(self, view: View) -> float:
+        """In a race, the speedup that the next kernels must be able to reach to be judged in full."""
+        strategy = self._strategy
+        if self._session.races and isinstance(strategy, SetsThreshold):
+            return strategy.threshold(view)
+        return 0.0
+
+    def _threshold_of(self, idea: Idea) -> float:
+        asked = self._session.state.asked.values()
+        return next(each.event.threshold for each in asked if any(own.id == idea.id for own in each.ideas))
+
+    def _recorded(self, expansion: Expansion, threshold: float = 0.0) -> Asked:
         session, number = self._session, len(self._session.state.asked)
         session.record(
             ExpansionAsked(
@@ -117,6 +130,7 @@ class SteadyState:
                 variants=expansion.variants,
                 round=expansion.round,
                 as_it_is=expansion.as_it_is,
+                threshold=threshold,
             )
         )
         return session.state.asked[number]

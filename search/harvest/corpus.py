@@ -80,13 +80,14 @@ class HarvestedRun:
     def judged(self) -> Mapping[str, Variant]:
         """Variants by id with the verdict that counts: a rejection from any run; otherwise the confirmation,
         the last comparison with other leaders, or the evaluation, in this order. Variants whose only verdict
-        is not about the kernel (our failures, a reference that cannot judge) are left out."""
+        is not about the kernel (our failures, a reference that cannot judge) are left out, as are those of
+        which only the quick stage of a race is known (`outpaced`)."""
         judged = {}
         for variant in self.state.tree.variants.values():
             kernel, own = variant.kernel.id, variant.evaluation
             last = own and self.state.tree.ranking.evaluation(kernel, own)
             verdict = self.rejected.get(kernel) or self.state.confirmed.get(kernel) or last
-            if verdict is not None and verdict.status.is_of_the_kernel:
+            if verdict is not None and verdict.status.is_of_the_kernel and verdict.quick is None:
                 judged[variant.id] = replace(variant, evaluation=verdict)
         return judged
 

@@ -26,6 +26,7 @@ MARKS = {
     Status.CRASHED: Mark(glyph="†", word="crash", style="bright_red"),
     Status.REJECTED: Mark(glyph="⊘", word="cheat", style="bold magenta"),
     Status.DECLINED: Mark(glyph="–", word="declined", style="bright_black"),
+    Status.OUTPACED: Mark(glyph="‹", word="slower", style="bright_black"),
     Status.UNFIT_REFERENCE: Mark(glyph="∅", word="unfit", style="bright_black"),
     Status.INFRASTRUCTURE_ERROR: Mark(glyph="?", word="infra", style="bright_black"),
 }

@@ -19,6 +19,7 @@ from search.records.events import (
     RunFinished,
     RunStarted,
     VariantEvaluated,
+    VariantJudgedInFull,
 )
 from search.records.ranking import unconfirmed
 from search.records.tree import Variant
@@ -75,8 +76,9 @@ class PlainConsole:
                 place = f"{_place(idea.round, event.number)} {idea.id} from {wording.short_id(idea.parent)}"
                 # Always with the model: a written line cannot be changed when another model takes part later.
                 yield "idea", f"{place}: {wording.label(progress, idea.id, with_model=True)}"
-            case VariantEvaluated(variant=variant, reused=reused):
-                yield "variant", self._verdict(variant, reused=reused)
+            case VariantEvaluated() | VariantJudgedInFull():
+                variant = event.variant
+                yield "variant", self._verdict(variant, reused=event.reused)
                 if progress.best is not None and progress.best is not before:
                     name = wording.label(progress, variant.idea)
                     yield "best", f"{_timing(progress.best)} variant {variant.id}, {name}"

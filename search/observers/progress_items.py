@@ -82,6 +82,6 @@ class RoundSummary:
 
     @property
     def correct_share(self) -> float | None:
-        """Correct variants divided by variants with a verdict."""
-        verdicts = self.statuses.total()
+        """Correct variants divided by variants with a verdict, without those that a race left undecided."""
+        verdicts = self.statuses.total() - self.statuses[Status.OUTPACED]
         return self.statuses[Status.CORRECT] / verdicts if verdicts else None

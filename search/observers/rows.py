@@ -13,7 +13,7 @@ from search.observers import wording
 from search.observers.calls import CallTexts, calls_about_idea, calls_by_idea, calls_by_variant
 from search.observers.progress_items import RoundSummary
 from search.observers.run_progress import Progress
-from search.records.events import Event, ModelCalled, VariantEvaluated, VariantWritten
+from search.records.events import Event, ModelCalled, VariantEvaluated, VariantJudgedInFull, VariantWritten
 from search.records.model_calls import ModelCall, Spending
 from search.records.tree import Idea, Outcome, Tree, Variant, speedups_of
 
@@ -55,7 +55,7 @@ class RunRows:
                 self._calls[call.id] = event
             case VariantWritten(variant=variant):
                 self._written_s.setdefault(variant.id, event.at_s)
-            case VariantEvaluated(variant=variant):
+            case VariantEvaluated(variant=variant) | VariantJudgedInFull(variant=variant):
                 self._evaluated_s.setdefault(variant.id, event.at_s)
                 best = self.progress.best
                 if best is not None and best is not before:

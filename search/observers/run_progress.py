@@ -20,6 +20,7 @@ from search.records.events import (
     RunFinished,
     RunStarted,
     VariantEvaluated,
+    VariantJudgedInFull,
     VariantStage,
     VariantWritten,
 )
@@ -236,6 +237,8 @@ class Progress:
                     cell.stage = stage
             case VariantEvaluated(variant=variant, reused=reused):
                 self._verdict(variant, reused)
+            case VariantJudgedInFull(variant=variant):
+                self._judged(variant)
             case RoundClosed():
                 self._close(event)
             case LeadersCompared(variants=variants):
@@ -293,13 +296,17 @@ class Progress:
 
     def _verdict(self, variant: Variant, reused: bool) -> None:
         cell = self._cells[variant.id]
-        cell.variant, cell.stage, cell.reused = variant, "evaluated", reused
+        cell.stage, cell.reused = "evaluated", reused
+        self.reused += reused
+        self._judged(variant)
+
+    def _judged(self, variant: Variant) -> None:
+        self._cells[variant.id].variant = variant
         self.best = self._faster(self.best, variant)
         idea = self.idea_of(variant)
         if idea is not None and idea.model:
             model = self._model(idea.model)
             model.best = self._faster(model.best, variant)
-        self.reused += reused
 
     def _faster(self, best: Variant | None, other: Variant) -> Variant | None:
         """The faster of the two; None if neither is correct."""
@@ -318,6 +325,9 @@ class Progress:
         ideas = self.ideas_of(round)
         cells = [cell for item in ideas for cell in item.variants.values()]
         own = [cell.variant.evaluation for cell in cells if cell.variant.evaluation and not cell.reused]
+        judged = (cell.variant for cell in cells if not cell.reused and not cell.variant.is_outpaced)
+        known = self.state.quick  # the quick stages of variants that were judged in full later
+        quick = [known[each.written.id] for each in judged if each.written.id in known]
         return RoundSummary(
             round=round,
             ideas=len(ideas),
@@ -328,7 +338,7 @@ class Progress:
             evaluations_so_far=self.evaluations,
             wall_s=max(0.0, self.state.used_s - self._round_began_s),
             elapsed_s=self.state.used_s,
-            device_s=sum(verdict.device_s for verdict in own),
+            device_s=sum(verdict.device_s for verdict in own) + sum(each.device_s for each in quick),
             models={
                 name: replace(model, spending=replace(model.spending)) for name, model in self.models.items()
             },

@@ -19,7 +19,14 @@ from search.observers.calls import read_texts
 from search.observers.rows import IDEA, VARIANT, RunRows
 from search.observers.run_progress import Progress
 from search.observers.wandb_figures import facts, round_metrics, run_summary, standing
-from search.records.events import Event, RoundClosed, RunFinished, RunStarted, VariantEvaluated
+from search.records.events import (
+    Event,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+    VariantJudgedInFull,
+)
 from search.records.tree import Variant
 
 logger = logging.getLogger(__name__)
@@ -112,7 +119,7 @@ class WandbObserver:
         self._rows.apply(event)
         progress = self._progress
         match event:
-            case VariantEvaluated(reused=False):
+            case VariantEvaluated(reused=False) | VariantJudgedInFull(reused=False):
                 self._unsent.append((progress.evaluations, standing(progress)))
             case RoundClosed(round=round):
                 metrics = standing(progress) | round_metrics(progress.rounds[round])

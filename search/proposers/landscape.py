@@ -20,6 +20,7 @@ from typing import Any
 
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import Threshold, after_quick_stage, reaches
 from search.protocols import RunContext
 from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 
@@ -230,6 +231,19 @@ class LandscapeEvaluator:
             speedup_high=speedup * math.exp(2 * noise),
         )
         return Evaluation(status=Status.CORRECT, timing=timing, device_s=1.0)
+
+    async def race(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        threshold: Threshold,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """See `RacingEvaluator`. Both stages measure the same."""
+        full = await self.evaluate(problem, kernel, on_stage=on_stage)
+        quick = after_quick_stage(full, threshold)
+        return full if threshold == 0 or reaches(quick, threshold) else quick
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """Measures each kernel thoroughly."""

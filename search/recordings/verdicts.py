@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.race import Threshold, after_quick_stage, reaches
 from search.records.run_state import RunState
 from search.records.tree import Variant
 
@@ -33,6 +34,7 @@ class RecordedEvaluations:
 
     def __init__(self, *runs: RunState, final_as_measured: bool = False) -> None:
         self._verdicts = _joined(run.verdicts for run in runs)
+        self._quick = _joined(run.quick for run in runs)
         self._confirmed = _joined(run.confirmed for run in runs)
         if final_as_measured:
             filled_in = _joined(_filled_in(run) for run in runs)
@@ -54,11 +56,25 @@ class RecordedEvaluations:
     ) -> Evaluation:
         """The recorded verdict; an infrastructure error if there is none."""
         found = (self._confirmed if thorough else self._verdicts).get(kernel.id)
-        if found is None:
-            missing = "final measurement" if thorough else "verdict"
+        if found is None or found.status is Status.OUTPACED:
+            missing = "final measurement" if thorough else "verdict" if found is None else "full verdict"
             log = f"the recording has no {missing} for kernel {kernel.id}"
             return Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=log)
         return found
+
+    async def race(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        threshold: Threshold,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """The recorded verdict of the stage that the threshold leads to. Where the recording has no quick
+        stage, its verdict is taken for one."""
+        full = await self.evaluate(problem, kernel, on_stage=on_stage)
+        quick = self._quick.get(kernel.id) or after_quick_stage(full, threshold)
+        return full if threshold == 0 or reaches(quick, threshold) else quick
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """The recorded comparison of exactly these kernels; infrastructure errors if there is none."""

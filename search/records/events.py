@@ -73,6 +73,7 @@ class ExpansionAsked(Event):
         variants: The number of variants per idea.
         round: The round that the ideas belong to.
         as_it_is: Whether the seed itself is to be measured, without new ideas.
+        threshold: In a race, the speedup that its kernels must be able to reach to be judged in full.
     """
 
     number: int
@@ -81,6 +82,7 @@ class ExpansionAsked(Event):
     variants: int
     round: int
     as_it_is: bool = False
+    threshold: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,15 @@ class VariantStage(Event):
 @dataclass(frozen=True, kw_only=True)
 class VariantEvaluated(Event):
     """A variant has its verdict. `reused`: the verdict is that of an equal kernel evaluated before."""
+
+    variant: Variant
+    reused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantJudgedInFull(Event):
+    """A variant that was `outpaced` has a verdict on all checks, because it may become a seed or the winner.
+    Its seconds are those of the full stage. `reused`: the verdict is that of an equal kernel."""
 
     variant: Variant
     reused: bool = False

@@ -27,6 +27,7 @@ from search.records.events import (
     RunStarted,
     SeedExhausted,
     VariantEvaluated,
+    VariantJudgedInFull,
     VariantWritten,
 )
 from search.records.model_calls import ModelCall
@@ -34,11 +35,12 @@ from search.records.probe_request import ProbeRequest
 from search.records.ranking import MEDIAN
 from search.records.tree import Idea, Reflection, Seed, Variant
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
 Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
-`kernel_diagnosed`, version 6 `probe_requested`, `probe_measured` and `round_reflected`."""
+`kernel_diagnosed`, version 6 `probe_requested`, `probe_measured` and `round_reflected`, version 7 races:
+`variant_judged_in_full`, an expansion's `threshold` and an evaluation's `quick`."""
 
 
 class NewerFormatError(ValueError):
@@ -69,8 +71,9 @@ def encode(event: Event) -> dict[str, Any]:
         case ModelCalled():
             name, body = "model_called", body["call"]
         case VariantEvaluated(variant=variant):
-            name, body = "variant_evaluated", {"id": variant.id, "reused": event.reused}
-            body["evaluation"] = variant.evaluation and variant.evaluation.to_json()
+            name, body = "variant_evaluated", _verdict_to_json(variant, event.reused)
+        case VariantJudgedInFull(variant=variant):
+            name, body = "variant_judged_in_full", _verdict_to_json(variant, event.reused)
         case RoundClosed():
             body = {"round": event.round, "evaluations": event.evaluations}
             name, body["best"] = "round_closed", event.best and event.best.id
@@ -92,6 +95,11 @@ def encode(event: Event) -> dict[str, Any]:
         case _:
             raise TypeError(f"{type(event).__name__} is not a journaled event")
     return {"event": name, "at_s": event.at_s, **body}
+
+
+def _verdict_to_json(variant: Variant, reused: bool) -> dict[str, Any]:
+    verdict = variant.evaluation and variant.evaluation.to_json()
+    return {"id": variant.id, "reused": reused, "evaluation": verdict}
 
 
 class Decoder:
@@ -126,10 +134,9 @@ class Decoder:
             case "model_called":
                 return ModelCalled(at_s=at_s, call=ModelCall.from_json(body))
             case "variant_evaluated":
-                evaluation = Evaluation.from_json(body["evaluation"])
-                variant = self._variants[body["id"]].judged(evaluation)
-                self._variants[variant.id] = variant
-                return VariantEvaluated(at_s=at_s, variant=variant, reused=body["reused"])
+                return VariantEvaluated(at_s=at_s, variant=self._judged(body), reused=body["reused"])
+            case "variant_judged_in_full":
+                return VariantJudgedInFull(at_s=at_s, variant=self._judged(body), reused=body["reused"])
             case "round_closed":
                 return RoundClosed(at_s=at_s, **{**body, "best": self._variant(body["best"])})
             case "leaders_compared":
@@ -165,6 +172,11 @@ class Decoder:
         expected = body.pop("id")
         variant = Variant(kernel=kernel, **body)
         _check_id("variant", expected, variant.id)
+        self._variants[variant.id] = variant
+        return variant
+
+    def _judged(self, body: Mapping[str, Any]) -> Variant:
+        variant = self._variants[body["id"]].judged(Evaluation.from_json(body["evaluation"]))
         self._variants[variant.id] = variant
         return variant
 

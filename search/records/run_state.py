@@ -27,6 +27,7 @@ from search.records.events import (
     RunStarted,
     SeedExhausted,
     VariantEvaluated,
+    VariantJudgedInFull,
     VariantWritten,
 )
 from search.records.model_calls import Spending
@@ -81,6 +82,8 @@ class RunState:
     verdicts: dict[str, Evaluation] = field(default_factory=dict)
     """Verdicts by the id of the kernel as written, for equal kernels to reuse, without infrastructure
     errors."""
+    quick: dict[str, Evaluation] = field(default_factory=dict)
+    """Verdicts of the quick stage of a race by the id of the kernel, also of kernels judged in full later."""
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     """Diagnoses by kernel id."""
     probes: dict[str, ProbeRequest] = field(default_factory=dict)
@@ -138,6 +141,8 @@ class RunState:
                 self.implemented.add(idea_id)
             case VariantEvaluated(variant=variant, reused=reused):
                 self._take_verdict(variant, reused)
+            case VariantJudgedInFull(variant=variant, reused=reused):
+                self._take_full_verdict(variant, reused)
             case RoundClosed(round=number):
                 self.tree.rounds_closed = number
                 self.proposed = {}
@@ -176,6 +181,9 @@ class RunState:
             case VariantEvaluated(variant=variant):
                 known = self.tree.variants.get(variant.id)
                 return known is not None and known.evaluation is not None
+            case VariantJudgedInFull(variant=variant):
+                known = self.tree.variants.get(variant.id)
+                return known is not None and known.evaluation is not None and not known.is_outpaced
             case RoundClosed(round=number):
                 return number <= self.tree.rounds_closed
             case LeadersCompared(by_kernel=found):
@@ -223,10 +231,24 @@ class RunState:
         if reused:
             return
         self.evaluations += 1
+        self._count(variant, evaluation)
+
+    def _take_full_verdict(self, variant: Variant, reused: bool) -> None:
+        before, evaluation = self.tree.variants[variant.id].evaluation, variant.evaluation
+        if before is None or evaluation is None:
+            raise ValueError(f"variant {variant.id} was judged in full but has no evaluation")
+        self.tree.evaluate(variant.id, evaluation)
+        if not reused:
+            self.statuses -= Counter([before.status])
+            self._count(variant, evaluation)
+
+    def _count(self, variant: Variant, evaluation: Evaluation) -> None:
         self.statuses[evaluation.status] += 1
         self._take_time(evaluation)
         if evaluation.status.is_of_the_kernel:
             self.verdicts[variant.written.id] = evaluation
+            if evaluation.status is Status.OUTPACED:
+                self.quick[variant.written.id] = evaluation
 
     def _take_time(self, *evaluations: Evaluation) -> None:
         for each in evaluations:

@@ -176,6 +176,11 @@ class Variant:
         return self.evaluation.timing if self.evaluation else None
 
     @property
+    def is_outpaced(self) -> bool:
+        """Whether it was only judged in the quick stage of a race."""
+        return self.evaluation is not None and self.evaluation.status is Status.OUTPACED
+
+    @property
     def seed(self) -> Seed:
         """This variant as the seed of a later round."""
         return Seed(id=self.id, kernel=self.kernel, evaluation=self.evaluation)
@@ -273,6 +278,9 @@ class Tree:
         self._compared_after: list[int] = []
         """For each comparison of the ranking, the number of rounds closed before it."""
         self._variants_of: dict[str, list[str]] = {}
+        self._outpaced: dict[str, tuple[Variant, int]] = {}
+        """For each variant that was judged in full later: what it was before, and the number of rounds closed
+        before that. The next round had been selected without its full verdict."""
 
     def add_idea(self, idea: Idea) -> None:
         """Adds an idea. Raises ValueError if it is already in the tree."""
@@ -294,9 +302,11 @@ class Tree:
         self.variants[variant.id] = variant
 
     def evaluate(self, variant_id: str, evaluation: Evaluation) -> Variant:
-        """Gives a variant its verdict. Raises ValueError if it already has one."""
+        """Gives a variant its verdict. Raises ValueError if it already has one other than `outpaced`."""
         variant = self.variants[variant_id]
-        if variant.evaluation is not None:
+        if variant.is_outpaced:
+            self._outpaced[variant_id] = variant, self.rounds_closed
+        elif variant.evaluation is not None:
             raise ValueError(f"variant {variant_id} already has an evaluation")
         self.variants[variant_id] = variant.judged(evaluation)
         return self.variants[variant_id]
@@ -356,7 +366,8 @@ class Tree:
                 earlier.add_idea(idea)
                 for variant in self.variants_of(idea.id):
                     if usable(variant.kernel):
-                        earlier.add_variant(variant)
+                        quick, closed = self._outpaced.get(variant.id, (variant, -1))
+                        earlier.add_variant(variant if closed + 1 < round else quick)
         return earlier
 
 

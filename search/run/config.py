@@ -67,6 +67,11 @@ class RunConfig(RunFolderConfig):
         "times that the leading kernels may be measured against each other after one round, or at the end; "
         "0: never",
     )
+    race: bool = option(
+        False,
+        "judge kernels in two stages: all of them quickly, and in full only those that may become a seed or "
+        "the winner",
+    )
     profile: str = option(
         "off",
         "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",

@@ -15,7 +15,14 @@ from evaluators.records.problem import Problem
 from search.app.device_facts import shipped_facts
 from search.engine.outside_watch import LOOK_EVERY_S
 from search.protocols import KernelEvaluator
-from search.records.events import ASSUMED, BestConfirmed, Event, LeadersCompared, VariantEvaluated
+from search.records.events import (
+    ASSUMED,
+    BestConfirmed,
+    Event,
+    LeadersCompared,
+    VariantEvaluated,
+    VariantJudgedInFull,
+)
 from search.records.outside import Awaited, WaitsOutside
 from search.records.run_state import rebuild
 
@@ -56,6 +63,9 @@ def _answered(past: Iterable[Event]) -> Iterator[Question]:
         match event:
             case VariantEvaluated(variant=variant, reused=False):
                 yield Operation.EVALUATE, frozenset([variant.kernel.id])
+                yield Operation.RACE, frozenset([variant.kernel.id])  # one of the two was the question
+            case VariantJudgedInFull(variant=variant, reused=False):
+                yield Operation.RACE, frozenset([variant.kernel.id])
             case BestConfirmed(variant=variant):
                 yield Operation.THOROUGH, frozenset([variant.kernel.id])
             case LeadersCompared(variants=variants):

@@ -41,7 +41,7 @@ class SearchSpec:
         entries: kernels that take the place of the library's; None: the library's.
         ranking: see `search.records.ranking`.
         seed, history, repairs, stops_when_blocked: see `Engine`.
-        compare_leaders, comparisons: see `Session`.
+        compare_leaders, comparisons, race: see `Session`.
         config: the config that all of this was built from. It says where kernels are measured and which
             observers watch the run, and is written to the run folder and to W&B.
     """
@@ -59,6 +59,7 @@ class SearchSpec:
     repairs: int
     compare_leaders: bool
     comparisons: int
+    race: bool
     stops_when_blocked: bool
     config: DictConfig
 
@@ -90,6 +91,7 @@ class SearchSpec:
                     ranking=self.ranking,
                     compares_each_round=self.compare_leaders,
                     comparisons=self.comparisons,
+                    race=self.race,
                     plug_ins=self.plug_ins,
                     **session,
                 ),
@@ -154,6 +156,7 @@ def _specification(
         repairs=config.repairs,
         compare_leaders=config.compare_leaders,
         comparisons=config.comparisons,
+        race=bool(config.get("race", False)),
         stops_when_blocked=config.until == BLOCKED,
         config=config,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from search.protocols import View
 from search.records.tree import Expansion, Seed, Tree
-from search.strategies.values import is_library, open_seeds, require
+from search.strategies.values import is_library, least_speedup, open_seeds, require
 
 
 @dataclass(eq=False)
@@ -32,6 +32,10 @@ class BestOfN:
     def ask(self, view: View, rng: random.Random) -> Expansion:
         """One more idea for the same kernel."""
         return Expansion(seed=self._start(view), ideas=1, variants=self.branch)
+
+    def threshold(self, view: View) -> float:
+        """The speedup of the best kernel: nothing else counts."""
+        return least_speedup(replace(view, exhausted=frozenset()), 1)
 
     def _start(self, view: View) -> Seed | None:
         if not self.from_library:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from search.protocols import View
 from search.records.tree import Expansion, Seed
-from search.strategies.values import open_seeds, require
+from search.strategies.values import least_speedup, open_seeds, require
 
 
 @dataclass(eq=False)
@@ -42,6 +42,10 @@ class IdeaBranching:
             return None
         seed, ideas = of[len(view.pending)]
         return Expansion(seed=seed, ideas=ideas, variants=self.branch)
+
+    def threshold(self, view: View) -> float:
+        """The speedup of the last of the `keep` best kernels."""
+        return least_speedup(view, self.keep)
 
 
 def shares(ideas: int, seeds: int) -> list[int]:

@@ -90,6 +90,15 @@ def open_seeds(view: View, k: int) -> list[Seed | None]:
     return [*found[:k]] or [None]
 
 
+def least_speedup(view: View, k: int) -> float:
+    """The speedup that a new kernel must be able to reach to be one of the k best of the tree: the value of
+    the k-th best kernel that is not exhausted; 0 while there are fewer."""
+    best = view.tree.best(len(view.tree.variants))
+    values = _values(view.tree, best)
+    found = [values[each.kernel.id] for each in best if not is_exhausted(each.seed, view)]
+    return found[k - 1] if len(found) >= k else 0.0
+
+
 def is_exhausted(seed: Seed | None, view: View) -> bool:
     """Whether the proposer has no more ideas for the kernel; None stands for the reference."""
     return (seed.kernel.id if seed else "") in view.exhausted

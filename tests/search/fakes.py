@@ -164,7 +164,7 @@ def verdict_by_hash(kernel: Kernel) -> Evaluation:
     value = int(kernel.id, 16)
     if value % 2:
         return correct(0.5 + value % 1009 / 300)
-    others = (Status.CORRECT, Status.DECLINED)  # who has one case declines none
+    others = (Status.CORRECT, Status.DECLINED, Status.OUTPACED)  # not of one case, or of a race
     statuses = [s for s in Status if s.is_of_the_kernel and s not in others]
     return failed(statuses[value // 2 % len(statuses)])
 

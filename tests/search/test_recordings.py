@@ -11,6 +11,7 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
+from evaluators.records.evaluation import Status
 from search.app.resuming import stored_config
 from search.proposers.llm.proposer import LLMProposer
 from search.recordings.verdicts import RecordedEvaluations
@@ -48,6 +49,21 @@ def test_a_recording_replays_to_the_same_tree(
     assert after.finished is not None
     assert before.finished.best == after.finished.best
     assert before.finished.confirmed == after.finished.confirmed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: path.name)
+def test_a_race_has_the_winner_of_the_recording(folder: Path, tmp_path: Path) -> None:
+    arguments = ["proposer=replay", f"replay.run={folder}", "replay.evaluations=true", "wandb=off"]
+    assert run.main([*arguments, "race=true", "report=false", f"out={tmp_path}"]) == 0
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    before, after = recorded(folder), recorded(journal.parent)
+    assert before.finished is not None
+    assert after.finished is not None
+    assert before.finished.best == after.finished.best
+    assert before.finished.confirmed == after.finished.confirmed
+    assert after.evaluations == before.evaluations
+    assert after.statuses[Status.OUTPACED] > before.evaluations / 3
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ FEWEST_TIMES = 3
 MISTAKES = frozenset(Status) - {
     Status.CORRECT,
     Status.DECLINED,
+    Status.OUTPACED,
     Status.UNFIT_REFERENCE,
     Status.INFRASTRUCTURE_ERROR,
 }
@@ -107,7 +108,8 @@ class MeasuredHistory:
         if found is None:
             return "not measured yet"
         if (timing := found.timing) is None:
-            return f"{found.status.value}: {found.cause}" if found.cause else found.status.value
+            time = f" {found.quick.timing.kernel_ms:.4g} ms," if found.quick else ""
+            return f"{found.status.value}:{time} {found.cause}" if found.cause else found.status.value
         interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
         configured = configuration_summary(found.configurations)
         figures = f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"

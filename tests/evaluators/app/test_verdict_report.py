@@ -70,7 +70,9 @@ def test_an_unknown_own_share_is_reported_if_the_policy_needs_it() -> None:
     assert unknown_share not in report.verdict(failed, libraries="no_library")
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.CORRECT, Status.REJECTED)])
+@pytest.mark.parametrize(
+    "status", [s for s in Status if s not in (Status.CORRECT, Status.REJECTED, Status.OUTPACED)]
+)
 def test_a_failure_shows_its_log(status: Status) -> None:
     lines = report.verdict(Evaluation(status=status, log="first\nsecond\n"))
     assert lines[0] == f"status:     {status.value}"

@@ -15,6 +15,7 @@ from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Evaluation, Stage, Status
 from evaluators.records.problem import TOLERANCES, Kernel, Problem
+from evaluators.records.timing import Effort
 from tests.evaluators.device.kernels import (
     HONEST,
     PROBLEM,
@@ -78,7 +79,7 @@ def test_the_facts_of_an_open_problem_are_those_of_its_evaluations(worker: Worke
     assert (
         facts.items()
         <= worker.measure(
-            PROBLEM, Kernel(source=HONEST, language="cpp"), b"", thorough=True
+            PROBLEM, Kernel(source=HONEST, language="cpp"), b"", effort=Effort.THOROUGH
         ).environment.items()
     )
 

@@ -40,7 +40,7 @@ def test_it_is_opened_without_a_baseline(second: Worker) -> None:
 
 
 def test_kernels_are_checked_as_on_any_other(second: Worker) -> None:
-    honest = second.measure(UNTIMED, kernel(HONEST), b"", thorough=True)
+    honest = second.measure(UNTIMED, kernel(HONEST), b"", effort=Effort.THOROUGH)
     assert honest.status is Status.CORRECT, honest.log
     assert honest.timing is None
     assert honest.correctness.checked_calls == 5  # one, one with other weights, three

@@ -14,7 +14,7 @@ from evaluators.judge.staging import Batch
 from evaluators.judge.timing.paired_sampling import Samples
 from evaluators.records.opening import Steps
 from evaluators.records.problem import Problem
-from evaluators.records.timing import Block, Plan
+from evaluators.records.timing import Block, Effort, Plan
 
 
 @dataclass
@@ -75,7 +75,7 @@ def test_a_block_has_as_many_calls_as_could_be_queued(
 ) -> None:
     plan, client = Plan(block_ms=9.0, precision=0.1, max_s=1), QueueingRunner(room)
     session = QueueingCourt(baseline=eager_calls)
-    candidate_evaluation = CandidateEvaluation(session, client, plan, "", thorough=False, say=str)  # type: ignore[arg-type]
+    candidate_evaluation = CandidateEvaluation(session, client, plan, "", effort=Effort.USUAL, say=str)  # type: ignore[arg-type]
     tried: list[int] = []
 
     def timed_block(calls: int) -> Block:
@@ -93,7 +93,7 @@ def test_the_overhead_known_at_the_end_is_subtracted(monkeypatch: pytest.MonkeyP
     session = QueueingCourt(baseline=100, overhead_ms=0.9)
     session.too_fast = lambda *times: None  # type: ignore[attr-defined]
     plan = Plan(block_ms=9.0, precision=0.1, max_s=1)
-    found = CandidateEvaluation(session, QueueingRunner(256), plan, "", thorough=False, say=str)  # type: ignore[arg-type]
+    found = CandidateEvaluation(session, QueueingRunner(256), plan, "", effort=Effort.USUAL, say=str)  # type: ignore[arg-type]
     eager, kernel = ([Block(calls=100, wall_ms=100 * each + 0.5)] * 8 for each in (0.01, 0.005))
     samples = Samples(calls=100, kernel=kernel, eager=eager)
     monkeypatch.setattr(found._sampling, "_block_calls", lambda call_ms: 100)

@@ -18,7 +18,7 @@ from evaluators.judge.timing.gpu_timing import GpuRunnerClient
 from evaluators.records.evaluation import Status
 from evaluators.records.opening import Steps
 from evaluators.records.problem import Problem
-from evaluators.records.timing import Plan
+from evaluators.records.timing import Effort, Plan
 from evaluators.runner.messages import Done, Failed, Phase
 from evaluators.system import machine_memory
 from tests.evaluators.references import session_of
@@ -74,7 +74,7 @@ def evaluation_of(
     )
     client: Any = SimpleNamespace()
     plan = Plan(block_ms=9.0, precision=0.1, max_s=1)
-    found = CandidateEvaluation(session, client, plan, "", thorough=False, say=lambda stage: None)
+    found = CandidateEvaluation(session, client, plan, "", effort=Effort.USUAL, say=lambda stage: None)
     monkeypatch.setattr(found._correctness_checks, "begin", no_memory)
     return found
 

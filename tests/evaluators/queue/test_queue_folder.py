@@ -13,8 +13,9 @@ from evaluators.queue.requests import BadRequest, Operation
 from evaluators.queue.turns import Turns, in_turn
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
 from evaluators.records.problem import Case, Problem
+from evaluators.records.race import after_quick_stage
 from tests.evaluators.queue.queues import IDENTITY, Clock, filled, request, source, verdict_on
-from tests.evaluators.scheduler.fake_host import kernel
+from tests.evaluators.scheduler.fake_host import CORRECT, kernel
 
 WITH_CASES = Problem(
     name="level1/x", source="class Model: ...", overrides={"s": (2, (3,))}, cases=(Case(sizes={"n": (4, 5)}),)
@@ -40,6 +41,46 @@ def test_a_request_is_text_named_by_its_contents(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(BadRequest, match="cannot be read"):
         folder.read(pending)
+
+
+def test_the_threshold_of_a_race_is_part_of_its_requests_id(tmp_path: Path) -> None:
+    thresholds = (None, 0.0, 1.5, 1.25)
+    asked = [request(operation=Operation.RACE, threshold=each) for each in thresholds]
+    assert len({each.id for each in asked}) == 4
+    folder = filled(tmp_path, asked)
+    assert {folder.read(each).threshold for each in folder.pending()} == set(thresholds)
+
+
+def test_other_requests_have_the_form_that_older_workers_read() -> None:
+    assert "threshold" not in request().text
+    assert '"threshold": null' in request(operation=Operation.RACE, threshold=None).text
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked_for", "quick", "fits"),
+    [
+        (Operation.RACE, None, None, True),
+        (Operation.RACE, 1.5, 1.5, True),
+        (Operation.RACE, 1.5, 2.0, False),
+        (Operation.RACE, 0.0, None, False),
+        (Operation.EVALUATE, 0.0, None, False),
+        (Operation.THOROUGH, 0.0, 0.5, False),
+        (Operation.COMPARE, 0.0, None, False),
+    ],
+)
+def test_a_quick_stage_answers_only_a_race_that_asked_for_it(
+    tmp_path: Path, operation: Operation, asked_for: float | None, quick: float | None, fits: bool
+) -> None:
+    asked = request(operation=operation, threshold=asked_for)
+    folder = filled(tmp_path, [asked])
+    outpaced = after_quick_stage(CORRECT, quick)
+    verdict = DeviceVerdict(request=asked.id, worker="node:1:a", device="fake", evaluations=(outpaced,))
+    folder.answer("one", verdict)
+    if fits:
+        assert folder.verdict(asked).evaluations == (outpaced,)
+    else:
+        with pytest.raises(BadVerdict, match="only a quick stage"):
+            folder.verdict(asked)
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".x", "a/b", "a\n"])

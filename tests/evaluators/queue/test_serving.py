@@ -47,7 +47,8 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
             evaluator.evaluate(ON_GPU, kernel("b")),
         )
         assert [each.log for each in found] == [
-            f"{kernel(name).id} {thorough}" for name, thorough in (("a", False), ("a", True), ("b", False))
+            f"{kernel(name).id} {effort}"
+            for name, effort in (("a", "usual"), ("a", "thorough"), ("b", "usual"))
         ]
         assert stages == ["waiting"]
         assert {each.lease.device for each in found if each.lease} == {f"{IDENTITY.worker}/0"}
@@ -55,6 +56,8 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
         assert [each.log.split()[0] for each in compared] == [kernel("a").id, kernel("b").id]
         again = await evaluator.compare(ON_GPU, [kernel("b"), kernel("a")])
         assert len(again) == 2 and worker.answered == 6, "a second session is a new measurement"
+        raced = [await evaluator.race(ON_GPU, kernel("c"), threshold=each) for each in (None, 0.0)]
+        assert [each.status for each in raced] == [Status.OUTPACED, Status.CORRECT]
         worker.stop()
         await serving
         assert {folder.read(each).kind for each in folder.pending()} == set()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.records.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.records.evaluation import Correctness, Evaluation, QuickStage, Status, Timing
 
 TIMING = Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
 FIELDS = ("kernel_ms", "eager_ms", "speedup", "speedup_low", "speedup_high")
-OTHERS = [status for status in Status if status not in (Status.CORRECT, Status.REJECTED)]
+OTHERS = [s for s in Status if s not in (Status.CORRECT, Status.REJECTED, Status.OUTPACED)]
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 samples = st.lists(positive, max_size=4).map(tuple)
@@ -53,6 +53,7 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         status=status,
         timing=draw(timings()) if status is Status.CORRECT else None,
         rule=draw(st.text(min_size=1)) if status is Status.REJECTED else "",
+        quick=QuickStage(timing=draw(timings())) if status is Status.OUTPACED else None,
         correctness=draw(st.none() | correctnesses),
         log=draw(texts),
         environment=draw(st.dictionaries(texts, texts, max_size=3)),
@@ -101,6 +102,18 @@ def test_an_incorrect_kernel_has_no_timing_and_sorts_last(status: Status) -> Non
     assert Evaluation(status=status).speedup == 0.0
     with pytest.raises(ValueError, match="has a timing"):
         Evaluation(status=status, timing=TIMING)
+
+
+def test_a_kernel_that_was_only_judged_quickly_has_no_timing_to_rank_by() -> None:
+    found = Evaluation(status=Status.OUTPACED, quick=QuickStage(timing=TIMING))
+    assert (found.speedup, found.speedup_low) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="has a timing"):
+        replace(found, timing=TIMING)
+    for status in (Status.CORRECT, Status.INCORRECT):
+        with pytest.raises(ValueError, match="quick stage"):
+            replace(found, status=status)
+    with pytest.raises(ValueError, match="quick stage"):
+        Evaluation(status=Status.OUTPACED)
 
 
 def test_a_rejection_names_its_rule() -> None:

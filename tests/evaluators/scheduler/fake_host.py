@@ -105,7 +105,7 @@ class FakeHost:
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
@@ -121,7 +121,7 @@ class FakeHost:
                 raise WorkerBroken("the device is lost")
             act = self.measuring.pop(0) if self.measuring else None
             canary = {"canary_ms": str(self.canaries_ms[device])} if device in self.canaries_ms else {}
-            told = replace(CORRECT, log=f"{kernel.id} {thorough}", environment={"device": "fake"} | canary)
+            told = replace(CORRECT, log=f"{kernel.id} {effort}", environment={"device": "fake"} | canary)
             return act() if act else told
 
     async def compare(

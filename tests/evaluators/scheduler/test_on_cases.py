@@ -13,6 +13,7 @@ from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnansweredProblem, UnfitProblem, WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.records.timing import Effort
 from evaluators.scheduler.host import OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
 from tests.evaluators.records.test_cases import correct
@@ -47,15 +48,15 @@ class CasesHost(FakeHost):
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
         assert problem.case_of in (MANY.id, LONG.id)
         assert not problem.cases
-        await super().measure(device, problem, kernel, archive, thorough, more, on_stage)
+        await super().measure(device, problem, kernel, archive, effort, more, on_stage)
         self.sizes.append(problem.overrides["n"])
-        self.thorough.append(thorough)
+        self.thorough.append(effort is Effort.THOROUGH)
         self.more.append(more)
         return self._answers(problem, kernel)
 

@@ -65,12 +65,12 @@ class TimedHost(FakeHost):
         problem: Problem,
         kernel: Kernel,
         archive: bytes,
-        thorough: bool,
+        effort: Effort,
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        await super().measure(device, problem, kernel, archive, thorough, more, on_stage)
-        self.judged.append((value(kernel), thorough))
+        await super().measure(device, problem, kernel, archive, effort, more, on_stage)
+        self.judged.append((value(kernel), effort is Effort.THOROUGH))
         return self.judged_as.get(value(kernel)) or self.timed(value(kernel))
 
     def timed(self, ms: float) -> Evaluation:

@@ -29,14 +29,14 @@ def test_a_verdict_includes_the_build_time() -> None:
     host = FakeHost()
     found = evaluated(host)
     told = {"device": "fake"}
-    expected = replace(CORRECT, log=f"{kernel().id} False", build_s=0.25, environment=told)
+    expected = replace(CORRECT, log=f"{kernel().id} usual", build_s=0.25, environment=told)
     assert found == replace(expected, lease=found.lease)
     assert host.archives == {kernel().id.encode()}
     assert host.architectures == {"9.0"}
 
 
 def test_a_thorough_measurement_is_requested() -> None:
-    assert evaluated(FakeHost(), thorough=True).log.endswith("True")
+    assert evaluated(FakeHost(), thorough=True).log.endswith("thorough")
 
 
 @pytest.mark.parametrize("problem", [ON_GPU, ON_CPU])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.race import after_quick_stage
 from kernel_library.catalogue.entry import Measurement, RepeatedMeasurement
 from tests.kernel_library.entries import CPU, GPU, entry, evaluation, shipped
 
@@ -22,6 +23,9 @@ def test_an_invalid_shape_pattern_is_refused(pattern: str) -> None:
 def test_an_entry_has_been_right_and_measured() -> None:
     with pytest.raises(ValueError, match="incorrect"):
         Measurement(problem=SOFTMAX, evaluation=Evaluation(status=Status.INCORRECT))
+    outpaced = after_quick_stage(entry(SOFTMAX).measurements[0].evaluation, None)
+    with pytest.raises(ValueError, match="outpaced"):
+        Measurement(problem=SOFTMAX, evaluation=outpaced)
     with pytest.raises(ValueError, match="measurement"):
         replace(entry(SOFTMAX), measurements=())
     with pytest.raises(ValueError, match="fp16"):

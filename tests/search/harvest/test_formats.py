@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evaluators.records.evaluation import Status
+from evaluators.records.race import after_quick_stage
 from kernel_library.catalogue.entry import Entry, Lineage, Measurement
 from kernel_library.catalogue.library import FolderLibrary
 from search.harvest.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
@@ -90,6 +91,20 @@ def test_sft_takes_significantly_faster_kernels(
         story.variant(idea, each, correct(speedup))
     format = Sft() if min_speedup is None else Sft(min_speedup)
     assert [name for row in rows(format, tmp_path) for name in names(row, "kernel")] == kept
+
+
+@pytest.mark.parametrize("format", [Sft(), Improvement(), Preference(), Repair(), Trajectory()])
+def test_no_row_is_made_of_a_kernel_that_a_race_left_out(tmp_path: Path, format: Format) -> None:
+    """Nobody knows whether it is correct, so that it is neither an example, nor a failure."""
+    story = Story(tmp_path / "run", RELU)
+    idea = story.idea("first")
+    story.variant(idea, A, correct(2.0))
+    fixed = story.variant(idea, B, failed())
+    story.variant(idea, C, after_quick_stage(correct(9.0), None))
+    story.variant(idea, D, correct(3.0), repairs=fixed.id)
+    found = rows(format, tmp_path)
+    assert found or isinstance(format, Improvement)
+    assert C.source not in json.dumps(found)
 
 
 def test_a_kernel_has_the_times_of_the_last_comparison(tmp_path: Path) -> None:

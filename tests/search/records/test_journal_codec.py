@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluators.records.diagnosis import Diagnosis, Finding, KernelTime, Level
-from evaluators.records.evaluation import Correctness, Evaluation, Status, Timing
+from evaluators.records.evaluation import Correctness, Evaluation, QuickStage, Status, Timing
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import DTYPES, Kernel, Problem
 from search.records.events import (
@@ -30,6 +30,7 @@ from search.records.events import (
     RunStarted,
     SeedExhausted,
     VariantEvaluated,
+    VariantJudgedInFull,
     VariantStage,
     VariantWritten,
 )
@@ -84,6 +85,11 @@ def timings(draw: st.DrawFn) -> Timing:
 
 
 @st.composite
+def quick_stages(draw: st.DrawFn) -> QuickStage:
+    return QuickStage(timing=draw(timings()), threshold=draw(st.none() | positive))
+
+
+@st.composite
 def evaluations(draw: st.DrawFn) -> Evaluation:
     status = draw(st.sampled_from(Status))
     figures = st.builds(
@@ -99,6 +105,7 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         correctness=draw(st.none() | figures),
         log=draw(st.text()),
         rule=draw(texts) if status is Status.REJECTED else "",
+        quick=draw(quick_stages()) if status is Status.OUTPACED else None,
         environment=draw(st.dictionaries(st.text(), st.text(), max_size=2)),
         device_s=draw(st.floats(0, 1e6)),
     )
@@ -169,22 +176,24 @@ def runs(draw: st.DrawFn) -> list[Event]:
     ]
     judged = [replace(v, evaluation=draw(evaluations())) for v in written]
     again = draw(evaluations())
+    full = [replace(v, evaluation=draw(evaluations())) for v in judged]
     together = tuple(draw(evaluations()) for _ in judged)
     ranked = [
         replace(v, evaluation=each if each.status.is_of_the_kernel else v.evaluation)
-        for v, each in zip(judged, together, strict=True)
+        for v, each in zip(full, together, strict=True)
     ]
     return [
         draw(starts()),
-        ExpansionAsked(at_s=1.5, number=0, seed="", ideas=2, variants=3, round=1),
+        ExpansionAsked(at_s=1.5, number=0, seed="", ideas=2, variants=3, round=1, threshold=1.5),
         SeedExhausted(at_s=1.5, seed="", round=1),
         IdeaProposed(at_s=2.0, idea=idea, number=1, expansion=draw(st.integers(0, 5))),
         ModelCalled(at_s=2.5, call=draw(calls())),
         *(VariantWritten(at_s=3.0, variant=v, number=i) for i, v in enumerate(written, 1)),
         IdeaImplemented(at_s=3.5, idea_id=idea.id, variants=len(written)),
         *(VariantEvaluated(at_s=4.0, variant=v, reused=draw(st.booleans())) for v in judged),
-        RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(judged)), evaluations=3),
-        LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
+        *(VariantJudgedInFull(at_s=4.5, variant=v, reused=draw(st.booleans())) for v in full),
+        RoundClosed(at_s=5.0, round=1, best=draw(st.none() | st.sampled_from(full)), evaluations=3),
+        LeadersCompared(at_s=5.5, variants=tuple(full), evaluations=together),
         KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
         ProbeRequested(at_s=5.8, request=PROBE),
         ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel, probe=TIMED),

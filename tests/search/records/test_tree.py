@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.race import after_quick_stage
 from search.records.tree import Category, Expansion, Idea, Tree, Variant, fastest, speedups_of
 from tests.search.fakes import correct, failed, kernel
 
@@ -44,6 +46,25 @@ def test_speedups_by_id_are_of_what_has_a_verdict() -> None:
     measured = [replace(fast, evaluation=correct(3.0)), replace(wrong, evaluation=failed()), waiting]
     assert speedups_of(measured) == {fast.id: 3.0, wrong.id: 0.0}
     assert speedups_of([measured[0].seed]) == {fast.id: 3.0}
+
+
+def test_a_full_verdict_shows_from_the_round_after_the_one_in_which_it_came() -> None:
+    """The open round was selected without it."""
+    tree, first = Tree(), idea("first")
+    tree.add_idea(first)
+    tree.add_variant(written := variant(first, 1))
+    tree.evaluate(written.id, after_quick_stage(correct(2.0), None))
+    tree.rounds_closed = 1
+    tree.evaluate(written.id, correct(1.9))  # at the end of round 2
+    assert [each.is_outpaced for each in tree.before(2).variants.values()] == [True]
+    assert not tree.before(2).best()
+    assert [each.speedup for each in evaluations(tree.before(3))] == [1.9]
+    with pytest.raises(ValueError, match="already has"):
+        tree.evaluate(written.id, correct(1.8))
+
+
+def evaluations(tree: Tree) -> list[Evaluation]:
+    return [each.evaluation for each in tree.best(9) if each.evaluation is not None]
 
 
 def test_before_a_round_the_tree_has_the_earlier_rounds_in_the_order_of_their_ideas() -> None:

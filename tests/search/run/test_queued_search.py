@@ -11,7 +11,8 @@ from evaluators.evaluate.__main__ import main as evaluate
 from evaluators.queue.queue_folder import QueueFolder
 from evaluators.queue.requests import Operation
 from evaluators.queue.verdicts import DeviceVerdict
-from search.records.events import RunFinished, RunStarted, VariantEvaluated
+from evaluators.records.race import after_quick_stage
+from search.records.events import RunFinished, RunStarted, VariantEvaluated, VariantJudgedInFull
 from search.records.journal import replay
 from search.records.run_state import rebuild
 from search.run.queued_search import NAME
@@ -39,7 +40,8 @@ def answer_all(queue: Path) -> Counter[str]:
     folder, answered = QueueFolder(queue), Counter[str]()
     for each in folder.pending():
         asked = folder.read(each)
-        found = tuple(CORRECT for _ in asked.kernels)
+        quick = asked.operation is Operation.RACE and asked.threshold is None
+        found = tuple(after_quick_stage(CORRECT, None) if quick else CORRECT for _ in asked.kernels)
         facts = {} if found else {"device": DEVICE}
         answer = DeviceVerdict(request=asked.id, worker="w", device=DEVICE, facts=facts, evaluations=found)
         folder.answer(asked.search, answer)
@@ -121,3 +123,25 @@ def test_other_commands_refuse_a_queue(tmp_path: Path, capsys: pytest.CaptureFix
     chosen = ["pool=folder", f"pool.path={tmp_path}/q", f"kernel={kernel}", "device=cpu"]
     assert evaluate(["problem=level1/softmax", *chosen]) == 2
     assert "pool=folder is for ideatree run and campaign" in capsys.readouterr().err
+
+
+def test_a_race_goes_through_the_queue(tmp_path: Path) -> None:
+    """The full stage of a kernel is another request, made once the quick verdicts of the round are there."""
+    assert call(tmp_path, *queued(tmp_path), "race=true", "until=blocked") == 3
+    folder, queue = only_folder(tmp_path), QueueFolder(tmp_path / "q")
+    asked: list[list[float | None]] = []
+    status = 3
+    for _ in range(12):
+        waiting = [queue.read(each) for each in queue.pending()]
+        asked.append([each.threshold for each in waiting if each.operation.value == "race"])
+        answer_all(tmp_path / "q")
+        if (status := call(tmp_path, f"resume={folder}")) != 3:
+            break
+    assert status == 0
+    assert [each for each in asked if each] == [[None, None], [0.0], [0.0]]
+    events = list(replay(folder / "journal.jsonl"))
+    quick = [each.variant for each in events if isinstance(each, VariantEvaluated)]
+    assert all(each.is_outpaced for each in quick)
+    assert len([each for each in events if isinstance(each, VariantJudgedInFull)]) == len(quick) == 2
+    last = events[-1]
+    assert isinstance(last, RunFinished) and last.confirmed is not None

@@ -20,6 +20,7 @@ from evaluators.records.evaluation import (
 )
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.records.race import after_quick_stage
 from evaluators.records.timing import MIN_PAIRS
 from search.proposers.llm.measured_history import (
     REFLECTIONS_CHARACTERS,
@@ -94,6 +95,14 @@ def ideas(
     entries = [SEED, ENTRY]
     evidence = MeasuredHistory(told or [], entries)
     return Prompts(**switches).ideas(PROBLEM, FACTS, seed, evidence, entries, 3, 2, summary=summary)
+
+
+def test_a_kernel_that_a_race_left_out_is_told_with_its_time_and_reason() -> None:
+    text = ideas([outcome("swap the loops", after_quick_stage(correct(0.5), None))])
+    told = next(line for line in text.splitlines() if "variant 1" in line)
+    assert "outpaced: 0.5 ms, 0.5x eager [0.495, 0.505] in the quick stage only" in told
+    assert "because others were faster" in told
+    assert "Mistakes" not in text.partition("swap the loops")[2]
 
 
 def test_the_question_for_ideas_tells_what_is_known() -> None:
