@@ -26,6 +26,7 @@ GROUPS = {
         "queue": ("search.queue", "show, pack and unpack the requests that await a device elsewhere"),
         "mcp": ("search.mcp", "let a coding agent run the search, as an MCP server"),
         "prompt": ("search.prompt", "print the prompt that a language model would get"),
+        "pack": ("search.pack", "pack a run into one file, to replay or continue it elsewhere"),
         "report": ("search.report", "write the HTML report of a run, comparison, campaign or profile"),
     },
     "judge": {

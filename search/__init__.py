@@ -30,7 +30,8 @@ Where to look, from the commands down to the records; each file says more at its
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;
                   run_progress (progress_items), rows, wording
     protocols     what the engine asks of strategies, proposers, evaluators, libraries and observers
-    recordings/   recorded runs that ship with the package; verdicts (the evaluator that repeats theirs)
+    recordings/   recorded runs that ship with the package; archives (runs in one file), verdicts (the
+                  evaluator that repeats theirs)
     models/       calls to language models: client (budget, retries, waiting, record), cut_off (answers),
                   service (whether a model can be asked), providers/ (http, replies: what they share)
     records/      tree (ideas, variants, shown_history: what of it a model is shown), events, journal

@@ -9,6 +9,7 @@ from pathlib import Path
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.race import Threshold, after_quick_stage, reaches
+from search.recordings.archives import SUFFIX, unpacked
 from search.records.run_state import RunState
 from search.records.tree import Variant
 
@@ -18,14 +19,17 @@ RECORDINGS = Path(__file__).parent
 
 def shipped_recordings() -> list[str]:
     """The names of the recordings that ship with the package."""
-    return sorted(each.parent.name for each in RECORDINGS.glob("*/journal.jsonl"))
+    folders = (each.parent.name for each in RECORDINGS.glob("*/journal.jsonl"))
+    return sorted([*folders, *(each.name.removesuffix(SUFFIX) for each in RECORDINGS.glob(f"*{SUFFIX}"))])
 
 
 def recording_folder(run: str) -> Path:
-    """The folder of a recorded run. A shipped recording may be given by its name, or by its path in a
-    checkout."""
-    shipped = RECORDINGS / Path(run).name
-    return shipped if not Path(run).exists() and shipped.is_dir() else Path(run)
+    """The folder of a recorded run, which may be packed. A shipped recording may be given by its name, or by
+    its path in a checkout. Raises UsageError if a packed run cannot be read."""
+    shipped, place = RECORDINGS / Path(run).name, Path(run)
+    known = [place, shipped, shipped.with_name(f"{shipped.name}{SUFFIX}")]
+    found = next((each for each in known if each.exists()), place)
+    return unpacked(found) if found.is_file() else found
 
 
 class RecordedEvaluations:

@@ -1,0 +1,1 @@
+"""Packs a run into one file."""
