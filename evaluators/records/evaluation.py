@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from evaluators.base.cause import cause_of
 from evaluators.base.json_record import JsonRecord
+from evaluators.records.resources import FunctionResources
 
 CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
 """Keys of an environment: a GPU's state before and after the measurement (see `evaluators.system.nvml`)."""
@@ -175,7 +176,7 @@ def share_text(share: float) -> str:
 @dataclass(frozen=True, kw_only=True)
 class CaseResult(JsonRecord):
     """The evaluation of one case of a problem, with the case's name, weight and `held_out`. Its environment
-    is empty: the evaluation of the problem has it."""
+    and resources are empty: the evaluation of the problem has them."""
 
     name: str
     weight: float
@@ -243,6 +244,8 @@ class Evaluation(JsonRecord):
             `evaluators.records.cases`).
         configurations: For a kernel that declares configurations, all of them: the chosen one first, then the
             fastest, then those that were excluded. All other fields are about the chosen one.
+        resources: Registers, stack and shared memory of the GPU functions that the build compiled, those with
+            the most registers first. Empty if unknown. Nothing is judged by them.
 
     Raises:
         ValueError: A status other than `correct` has a timing, or one other than `rejected` names a rule.
@@ -261,6 +264,7 @@ class Evaluation(JsonRecord):
     own_share: float | None = None
     cases: tuple[CaseResult, ...] = ()
     configurations: tuple[ConfigurationResult, ...] = ()
+    resources: tuple[FunctionResources, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

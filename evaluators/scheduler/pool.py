@@ -310,7 +310,7 @@ class Pool:
                     archives = [builds[each.id].archive for each in built]
                     evaluations = await self._host.compare(device, problem, built, archives, effort)
                     for kernel, evaluation in zip(built, evaluations, strict=True):
-                        found[kernel.id] = replace(evaluation, build_s=builds[kernel.id].seconds)
+                        found[kernel.id] = _with_build(evaluation, builds[kernel.id])
                 return found
             except (WorkerBroken, WorkerDied):
                 failed_on.append(device)
@@ -433,7 +433,7 @@ class Pool:
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
         self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
-        return replace(evaluation, build_s=build.seconds)
+        return _with_build(evaluation, build)
 
     async def _build(self, job: Job) -> Build:
         """The kernel's build, which is kept if a worker dies in the measurement after it."""
@@ -479,6 +479,11 @@ class Pool:
             return
         logger.warning("device %d is set aside: %s", device, reason)
         self._devices.set_aside(device)
+
+
+def _with_build(evaluation: Evaluation, build: Build) -> Evaluation:
+    """The verdict with what is known of the kernel's build."""
+    return replace(evaluation, build_s=build.seconds, resources=build.resources)
 
 
 def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:
