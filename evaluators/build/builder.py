@@ -145,7 +145,7 @@ def _build(
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
             elif architecture:
-                resources = _resources(fork_server, child, scratch)
+                resources = _resources(fork_server, child, scratch, architecture)
         except _Failed as failure:
             status, log = failure.status, failure.log
         finally:
@@ -161,12 +161,14 @@ def _build(
         return Build(seconds=seconds, archive=archive, resources=resources, status=status, log=log)
 
 
-def _resources(fork_server: ForkServer, child: ChildProcess, scratch: Path) -> tuple[FunctionResources, ...]:
+def _resources(
+    fork_server: ForkServer, child: ChildProcess, scratch: Path, architecture: str
+) -> tuple[FunctionResources, ...]:
     """The resources of the functions that the build compiled. Its own sandbox reads them, because the
     binaries are the candidate's. Empty if they cannot be read, for whatever reason: no verdict depends on
     them."""
     try:
-        child.channel.send(ReadResources().message())
+        child.channel.send(ReadResources(architecture=architecture).message())
         answer = _await(fork_server, child, scratch, Deadline(RESOURCES_S))
         return ResourcesRead.read(answer).functions
     except (_Failed, ProtocolError, ChannelClosed):  # a fork server that is gone is noticed at the end

@@ -20,8 +20,8 @@ class FunctionResources(JsonRecord):
         name: The function's name; in an evaluation shortened, and without its parameters.
         registers: Registers of a thread.
         stack_bytes: Stack of a thread, in local memory: spilled registers, and arrays with variable indices.
-        shared_bytes: Static shared memory of a block. Compilers may include the part that the system reserves
-            in each block, 1,024 bytes on compute capability 9.0.
+        shared_bytes: Static shared memory of a block. What a launch asks for in addition is not known; Triton
+            asks for all of it there.
 
     Raises:
         ValueError: A number is out of range.

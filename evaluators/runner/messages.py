@@ -57,10 +57,13 @@ class Import(Record):
     architecture: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReadResources(Record):
-    """Read the resources of the functions that the import compiled for a GPU. Answer: `ResourcesRead`."""
+    """Read the resources of the functions that the import compiled for a GPU of this architecture. Answer:
+    `ResourcesRead`."""
 
     op = "read resources"
+    architecture: str
 
 
 @dataclass(frozen=True, kw_only=True)

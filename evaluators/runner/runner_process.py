@@ -91,7 +91,7 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     _import(Path(spec["scratch"], SOURCE), order)
                     channel.send(messages.Imported().message())
                 case ReadResources():
-                    found = resources_below(Path(spec["scratch"]))
+                    found = resources_below(Path(spec["scratch"]), order.architecture)
                     channel.send(messages.ResourcesRead(functions=tuple(found)).message())
                 case Load():
                     fd = channel.take_fds(1)[0]

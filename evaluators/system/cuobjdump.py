@@ -28,6 +28,9 @@ FUNCTION = re.compile(
 SIZE = re.compile(r"\b(STACK|LOCAL|SHARED):(\d{1,9})\b")
 HEADERS = re.compile(r"(at|c10|cub|cuda|thrust)::")
 """Namespaces of torch's and CUDA's headers, whose templates become functions of a kernel's binary."""
+RESERVED_FROM, RESERVED_BYTES = 9, 1024
+"""From this major compute capability on, `cuobjdump` counts what the system reserves in each block that uses
+shared memory as the function's own; `ptxas -v` does not."""
 PATTERNS = ("*.cubin", "*.so")
 SYSTEM_FOLDERS = ("/usr/local/cuda/bin", "/usr/bin")
 LONGEST_S = 60.0
@@ -69,15 +72,21 @@ def output_of(tool: str, option: str, binary: Path) -> str:
     return done.stdout
 
 
-def resources_below(folder: Path) -> list[FunctionResources]:
-    """The resources of the functions in the binaries below a folder (see `most_registers`). Empty if there is
-    no `cuobjdump`. Raises OSError or subprocess.TimeoutExpired."""
+def resources_below(folder: Path, architecture: str) -> list[FunctionResources]:
+    """The resources of the functions in the binaries below a folder, which were compiled for this compute
+    capability ("9.0"): those that `most_registers` returns. Empty if there is no `cuobjdump`. Raises OSError
+    or subprocess.TimeoutExpired."""
     binaries = binaries_below(folder)[:MOST_BINARIES]
     tool = path_of_tool() if binaries else None
     if tool is None:
         return []
     outputs = [output_of(tool, RESOURCES, path) for path in binaries]
-    return most_registers(parse_resources("\n".join(outputs)))
+    reserved = RESERVED_BYTES if int(architecture.partition(".")[0]) >= RESERVED_FROM else 0
+    found = [
+        replace(each, shared_bytes=max(0, each.shared_bytes - reserved))
+        for each in parse_resources("\n".join(outputs))
+    ]
+    return most_registers(found)
 
 
 def most_registers(functions: Iterable[FunctionResources]) -> list[FunctionResources]:

@@ -25,7 +25,7 @@ from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from evaluators.serve.__main__ import main
 from tests.evaluators.queue.queues import IDENTITY, filled, request, served, source, verdict_on
-from tests.evaluators.scheduler.fake_host import ON_GPU, FakeHost, break_down, kernel
+from tests.evaluators.scheduler.fake_host import ON_GPU, RESOURCES, FakeHost, break_down, kernel
 
 
 def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -> None:
@@ -49,6 +49,7 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
         assert [each.log for each in found] == [
             f"{kernel(name).id} {thorough}" for name, thorough in (("a", False), ("a", True), ("b", False))
         ]
+        assert {each.resources for each in found} == {RESOURCES}
         assert stages == ["waiting"]
         compared = await evaluator.compare(ON_GPU, [kernel("a"), kernel("b")])
         assert [each.log.split()[0] for each in compared] == [kernel("a").id, kernel("b").id]
