@@ -19,6 +19,7 @@ from evaluators.records.diagnosis import (
 )
 from evaluators.records.evaluation import Evaluation, Roofline, Status, Timing
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.resources import FunctionResources
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -40,8 +41,12 @@ from search.records.tree import Category, Idea, Reflection, Variant
 
 MODELS = ("openai/gpt-6", "google/gemini-4-pro")
 ATTACK = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
-"""In the text of an idea, a kernel, a log and an answer."""
+"""In the text of an idea, a kernel, a log and an answer, and in a function's name."""
 TRANSPOSE = "void transpose<float, 32>(float const*, float*, int)"
+RESOURCES = (
+    FunctionResources(name="transpose<float, 32>", registers=168, stack_bytes=2000, shared_bytes=4224),
+    FunctionResources(name=ATTACK, registers=32),
+)
 DIAGNOSIS = Diagnosis(
     device="NVIDIA H200",
     reached=("static", "trace"),
@@ -224,7 +229,14 @@ class SyntheticRun:
             compile_ms=1.5,
         )
         roofline = Roofline(bytes=10**9, operations=10**10, floor_ms=FLOOR_MS, bound="memory")
-        return Evaluation(status=Status.CORRECT, timing=timing, device_s=0.25, build_s=3.0, roofline=roofline)
+        return Evaluation(
+            status=Status.CORRECT,
+            timing=timing,
+            device_s=0.25,
+            build_s=3.0,
+            roofline=roofline,
+            resources=RESOURCES,
+        )
 
     def _call(self, at_s: float, purpose: Purpose, model: str, about: str, answer: str) -> ModelCalled:
         call = ModelCall(
