@@ -10,29 +10,14 @@ from evaluators.build import builder as build_module
 from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import Build, build
 from evaluators.records.problem import Kernel
-from evaluators.records.resources import FunctionResources
-from tests.evaluators.build.builds import MODEL_NEW, PROBLEM
+from tests.evaluators.build.builds import GEMM, PRINTS, PROBLEM, with_tool
 
 pytestmark = [pytest.mark.usefixtures("one_fork_server"), pytest.mark.slow]
 
-MAKE = """
-import os
-os.makedirs("bin")
-with open("bin/cuobjdump", "w") as file:
-    file.write({tool!r})
-os.chmod("bin/cuobjdump", 0o755)
-os.environ["CUDA_HOME"] = os.getcwd()
-open("code.cubin", "w").close()
-"""
-USAGE = "Function _Z4gemmIfLi128EEvPT_:\\n  REG:168 STACK:2000 SHARED:1536 LOCAL:0\\n"
-PRINTS = f"printf '{USAGE}'"
-GEMM = FunctionResources(name="gemm<float, 128>", registers=168, stack_bytes=2000, shared_bytes=512)
-
 
 def built(root: Path, tool: str, *, architecture: str = "9.0", cache: BuildCache | None = None) -> Build:
-    """A build that leaves a binary, and a `cuobjdump` that runs this shell command."""
-    source = MAKE.format(tool="#!/bin/sh\n" + tool)
-    kernel = Kernel(source=source + MODEL_NEW, language="cuda")
+    """The build of a kernel that `with_tool` returns."""
+    kernel = Kernel(source=with_tool(tool), language="cuda")
     return build(PROBLEM, kernel, root=root, architecture=architecture, timeout_s=60, cache=cache)
 
 
