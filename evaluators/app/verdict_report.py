@@ -9,6 +9,7 @@ from evaluators.base.compiler_messages import reports_error
 from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation, Status, share_text
 from evaluators.records.five_stages import five_stages
+from evaluators.records.resources import resource_lines
 
 LOG_LINES = (12, 28)
 """Numbers of lines shown from the beginning and the end of a long log."""
@@ -111,6 +112,8 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         yield "own share", f"{evaluation.own_share:.0%} of the computing was the kernel's own"
     elif libraries == "no_library" and timing is not None:
         yield "own share", "unknown: too few samples to attribute the computing"
+    for line in resource_lines(evaluation.resources):
+        yield "compiled", line
     if about.get("isolation"):
         yield "isolation", "; ".join(filter(None, (about["isolation"], about.get("isolation_missing"))))
     if about.get("device"):

@@ -28,8 +28,9 @@ from evaluators.build.toolchain import missing_tool
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem, content_id
+from evaluators.records.resources import FunctionResources
 from evaluators.runner.fork_server import ChildProcess, ForkServer
-from evaluators.runner.messages import Import
+from evaluators.runner.messages import Import, ReadResources, ResourcesRead
 from evaluators.runner.node_fork_server import NodeForkServer, new_fork_server
 from evaluators.system import process_tree
 from evaluators.system.channel import ChannelClosed, ChannelTimeout, Message, ProtocolError, printable
@@ -46,6 +47,8 @@ NICENESS = 19
 """Builds for a GPU yield to the processes of a measurement, which must wake up at once. On a CPU nothing is
 measured during builds, so a build that yielded would only wait for other users' processes."""
 WATCH_S = 0.05
+RESOURCES_S = 5.0
+"""The time in which the resources of the compiled functions must be read, which usually takes 10 ms."""
 TRANSIENT = (
     "Errno",
     "No space left",
@@ -71,10 +74,11 @@ _thread = _ThreadState()
 @dataclass(frozen=True, kw_only=True)
 class Build:
     """The result of a build: `archive` (a tar of the scratch folder) if it succeeded, otherwise `status` and
-    `log`."""
+    `log`. `resources` are those of the compiled GPU functions, as far as they are known."""
 
     seconds: float
     archive: bytes = b""
+    resources: tuple[FunctionResources, ...] = ()
     status: Status | None = None
     log: str = ""
 
@@ -133,12 +137,15 @@ def _build(
         )
         status: Status | None = None
         log = ""
+        resources: tuple[FunctionResources, ...] = ()
         try:
             _await(fork_server, child, scratch, deadline)
             child.channel.send(Import(problem=problem, architecture=architecture).message())
             answer = _await(fork_server, child, scratch, deadline)
             if answer.get("op") != "imported":
                 status, log = Status.COMPILE_ERROR, printable(answer.get("error", ""))
+            elif architecture:
+                resources = _resources(fork_server, child, scratch, architecture)
         except _Failed as failure:
             status, log = failure.status, failure.log
         finally:
@@ -150,7 +157,22 @@ def _build(
                 archive = _pack(scratch)
             except _Failed as failure:
                 status, log = failure.status, failure.log
-        return Build(seconds=time.monotonic() - start, archive=archive, status=status, log=log)
+        seconds = time.monotonic() - start
+        return Build(seconds=seconds, archive=archive, resources=resources, status=status, log=log)
+
+
+def _resources(
+    fork_server: ForkServer, child: ChildProcess, scratch: Path, architecture: str
+) -> tuple[FunctionResources, ...]:
+    """The resources of the functions that the build compiled. Its own sandbox reads them, because the
+    binaries are the candidate's. Empty if they cannot be read, for whatever reason: no verdict depends on
+    them."""
+    try:
+        child.channel.send(ReadResources(architecture=architecture).message())
+        answer = _await(fork_server, child, scratch, Deadline(RESOURCES_S))
+        return ResourcesRead.read(answer).functions
+    except (_Failed, ProtocolError, ChannelClosed):  # a fork server that is gone is noticed at the end
+        return ()
 
 
 def _await(fork_server: ForkServer, child: ChildProcess, scratch: Path, deadline: Deadline) -> Message:
@@ -195,7 +217,9 @@ def _will_repeat(done: Build) -> bool:
 
 
 def _to_entry(done: Build) -> bytes:
-    return json.dumps({"status": done.status, "log": done.log}).encode() + b"\n" + done.archive
+    resources = [each.to_json() for each in done.resources]
+    head = {"status": done.status, "log": done.log, "resources": resources}
+    return json.dumps(head).encode() + b"\n" + done.archive
 
 
 def _from_entry(entry: bytes) -> Build:
@@ -206,6 +230,7 @@ def _from_entry(entry: bytes) -> Build:
         archive=archive,
         status=Status(said["status"]) if said["status"] else None,
         log=said["log"],
+        resources=tuple(map(FunctionResources.from_json, said["resources"])),
     )
 
 

@@ -1,27 +1,23 @@
-"""The static level of a GPU kernel: what the disassembler shows of its compiled binaries.
-
-`parse_resources` and `parse_sass` read the output of `cuobjdump`, which is part of CUDA and of Triton's
-wheel.
-"""
+"""The static level of a GPU kernel: what the disassembler `cuobjdump` shows of its compiled binaries."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evaluators.profiling.facts import CompiledFunction, StaticFacts
-
-RESOURCES = re.compile(
-    r"^\s*Function (?P<name>.+?):\s*$\s*REG:(?P<registers>\d+) (?P<rest>.*)$", re.MULTILINE
+from evaluators.system.cuobjdump import (
+    CODE,
+    RESOURCES,
+    binaries_below,
+    output_of,
+    parse_resources,
+    path_of_tool,
 )
+
 FUNCTION = re.compile(r"^\s*Function : (?P<name>.+?)\s*$")
 INSTRUCTION = re.compile(
     r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?(?P<code>[A-Z][A-Z0-9_]*)(?P<suffix>[\w.]*)"
@@ -30,9 +26,6 @@ TENSOR = re.compile(r"[HIDBQ]G?MMA$|UTC\w*MMA$|OMMA$")
 SCALAR_MATH = {"FFMA", "FMUL", "FADD", "HFMA2", "HMUL2", "HADD2", "DFMA", "DMUL", "DADD", "FFMA2"}
 COMBINES = {"SHFL", "REDUX", "BAR", "ATOMS", "VOTE", "MATCH", "CREDUX"}
 ATOMICS = {"RED", "REDG", "ATOM", "ATOMG"}
-BINARIES = ("*.cubin", "*.so")
-SYSTEM_FOLDERS = ("/usr/local/cuda/bin", "/usr/bin")
-LONGEST_S = 60.0
 MOST_BINARIES = 8
 
 
@@ -44,20 +37,6 @@ class _Counts:
     tensor: Counter[str] = field(default_factory=Counter)
     loads: Counter[int] = field(default_factory=Counter)
     stores: Counter[int] = field(default_factory=Counter)
-
-
-def parse_resources(text: str) -> dict[str, CompiledFunction]:
-    """The functions in the output of `cuobjdump -res-usage`, with registers, stack and shared memory."""
-    found = {}
-    for match in RESOURCES.finditer(text):
-        sizes = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", match["rest"])}
-        found[match["name"]] = CompiledFunction(
-            name=match["name"],
-            registers=int(match["registers"]),
-            stack_bytes=sizes.get("STACK", 0) + sizes.get("LOCAL", 0),
-            shared_bytes=sizes.get("SHARED", 0),
-        )
-    return found
 
 
 def parse_sass(text: str) -> dict[str, CompiledFunction]:
@@ -75,9 +54,9 @@ def parse_sass(text: str) -> dict[str, CompiledFunction]:
 def static_facts(resources: str, sass: str, warnings: Iterable[str] = ()) -> StaticFacts:
     """The facts of a binary, or of several whose outputs were joined."""
     functions = parse_sass(sass)
-    for name, known in parse_resources(resources).items():
-        counted = functions.get(name, CompiledFunction(name=name))
-        functions[name] = replace(
+    for known in parse_resources(resources):
+        counted = functions.get(known.name, CompiledFunction(name=known.name))
+        functions[known.name] = replace(
             counted,
             registers=known.registers,
             stack_bytes=known.stack_bytes,
@@ -92,43 +71,15 @@ def disassembled(folder: Path) -> tuple[str, str]:
     Raises:
         RuntimeError: if there is no `cuobjdump`, or no binary with GPU code.
     """
-    tool = cuobjdump()
+    tool = path_of_tool()
     if tool is None:
         raise RuntimeError("cuobjdump is missing; it is part of CUDA and of Triton's wheel")
-    binaries = [path for pattern in BINARIES for path in sorted(folder.rglob(pattern))][:MOST_BINARIES]
-    outputs = [(_run(tool, "-res-usage", path), _run(tool, "-sass", path)) for path in binaries]
+    binaries = binaries_below(folder)[:MOST_BINARIES]
+    outputs = [(output_of(tool, RESOURCES, path), output_of(tool, CODE, path)) for path in binaries]
     resources, sass = ("\n".join(each) for each in zip(*outputs, strict=True)) if outputs else ("", "")
     if "Function" not in sass:
         raise RuntimeError("the kernel's build left no binary with GPU code")
     return resources, sass
-
-
-def cuobjdump() -> str | None:
-    """The disassembler's path: CUDA's, or else the one in Triton's wheel."""
-    folders = [os.environ[name] + "/bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    search = os.pathsep.join([*folders, os.environ.get("PATH", ""), *SYSTEM_FOLDERS])
-    if (found := shutil.which("cuobjdump", path=search)) is not None:
-        return found
-    triton = importlib.util.find_spec("triton")
-    if triton is None or not triton.submodule_search_locations:
-        return None
-    bundled = Path(triton.submodule_search_locations[0], "backends/nvidia/bin")
-    return shutil.which("cuobjdump", path=str(bundled))
-
-
-def _run(tool: str, option: str, binary: Path) -> str:
-    """The tool's output. It needs `nvdisasm`, which is next to it, and a folder for temporary files."""
-    path = os.pathsep.join([str(Path(tool).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        [tool, option, str(binary)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LONGEST_S,
-        env={"PATH": path, "TMPDIR": tempfile.gettempdir()},
-        check=False,
-    )
-    return done.stdout
 
 
 def _count(counts: _Counts, code: str, suffix: str) -> None:

@@ -25,6 +25,7 @@ from evaluators.isolation.scratch import SOURCE
 from evaluators.profiling.binaries import disassembled
 from evaluators.records.problem import Problem
 from evaluators.system import process_tree
+from evaluators.system.cuobjdump import demangled
 
 RESULT = "profile.json"
 WARM_UPS, CALLS = 3, 3
@@ -208,7 +209,7 @@ def _traced(call: Any) -> dict[str, Any]:
                 torch.cuda.synchronize()
     except (OSError, RuntimeError) as error:
         return {"untraced": str(error)}
-    return {"launches": tuple((_demangled(each.name), *each[1:]) for each in trace.launches)}
+    return {"launches": tuple((demangled(each.name), *each[1:]) for each in trace.launches)}
 
 
 def _code(scratch: Path) -> dict[str, str]:
@@ -222,14 +223,7 @@ def _code(scratch: Path) -> dict[str, str]:
 
 def _readable(text: str) -> str:
     """The disassembler's output with the names of C++ functions as in the source."""
-    return MANGLED.sub(lambda match: _demangled(match[0]), text)
-
-
-def _demangled(name: str) -> str:
-    import torch
-
-    demangle: Any = getattr(torch._C, "_demangle", str)
-    return str(demangle(name))
+    return MANGLED.sub(lambda match: demangled(match[0]), text)
 
 
 if __name__ == "__main__":

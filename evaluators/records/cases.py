@@ -87,7 +87,9 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
     elif not any(each.weight and each.evaluation.status is Status.CORRECT for each in judged):
         status = Status.DECLINED
     shares = [each.own_share for each in found if each.own_share is not None]
-    plain = [replace(each, evaluation=replace(each.evaluation, environment={})) for each in results]
+    plain = [
+        replace(each, evaluation=replace(each.evaluation, environment={}, resources=())) for each in results
+    ]
     return Evaluation(
         status=status,
         timing=_timing(judged) if status is Status.CORRECT and measured else None,
@@ -102,6 +104,7 @@ def summed_up(results: Sequence[CaseResult]) -> Evaluation:
         roofline=_roofline(measured),
         own_share=min(shares, default=None),
         cases=tuple(plain),
+        resources=found[0].resources,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from evaluators.base.cause import cause_of
 from evaluators.base.json_record import JsonRecord
+from evaluators.records.resources import FunctionResources
 from evaluators.records.time_spent import DeviceLease
 
 CLOCKS_BEFORE, CLOCKS_AFTER = "clocks_before", "clocks_after"
@@ -231,7 +232,7 @@ class QuickStage(JsonRecord):
 @dataclass(frozen=True, kw_only=True)
 class CaseResult(JsonRecord):
     """The evaluation of one case of a problem, with the case's name, weight and `held_out`. Its environment
-    is empty: the evaluation of the problem has it."""
+    and resources are empty: the evaluation of the problem has them."""
 
     name: str
     weight: float
@@ -302,6 +303,8 @@ class Evaluation(JsonRecord):
         configurations: For a kernel that declares configurations, all of them: the chosen one first, then the
             fastest, then those that were excluded. All other fields are about the chosen one.
         quick: What was measured of an `outpaced` kernel; None for any other status.
+        resources: Registers, stack and shared memory of the GPU functions that the build compiled, those with
+            the most registers first. Empty if unknown. Nothing is judged by them.
 
     Raises:
         ValueError: A status other than `correct` has a timing, one other than `rejected` names a rule, or one
@@ -323,6 +326,7 @@ class Evaluation(JsonRecord):
     cases: tuple[CaseResult, ...] = ()
     configurations: tuple[ConfigurationResult, ...] = ()
     quick: QuickStage | None = None
+    resources: tuple[FunctionResources, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

@@ -11,8 +11,11 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self, get_args
 
+from evaluators.base.json_record import require_types
+from evaluators.records.diagnosis import shortened
 from evaluators.records.probe import MOST_MARKS, MOST_WORKERS
 from evaluators.records.problem import Problem
+from evaluators.records.resources import MOST_FUNCTIONS, FunctionResources
 from evaluators.reference.containers import TENSOR
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner.shared_buffers import Layout
@@ -51,6 +54,15 @@ class Import(Record):
 
     op = "import"
     problem: Problem
+    architecture: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadResources(Record):
+    """Read the resources of the functions that the import compiled for a GPU of this architecture. Answer:
+    `ResourcesRead`."""
+
+    op = "read resources"
     architecture: str
 
 
@@ -164,7 +176,17 @@ class TraceCalls(Record):
 
 
 Order = (
-    Move | Import | Load | RunCalls | HandIn | HandInKept | HandInTimestamps | Change | Restore | TraceCalls
+    Move
+    | Import
+    | ReadResources
+    | Load
+    | RunCalls
+    | HandIn
+    | HandInKept
+    | HandInTimestamps
+    | Change
+    | Restore
+    | TraceCalls
 )
 ORDERS: dict[str, type[Order]] = {each.op: each for each in get_args(Order)}
 FIELDS: dict[str, Callable[[Any], Any]] = {
@@ -199,6 +221,26 @@ class Imported(RunnerAnswer):
     """The candidate was imported."""
 
     op = "imported"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourcesRead(RunnerAnswer):
+    """The compiled functions, at most MOST_FUNCTIONS, with short printable names."""
+
+    op = "resources read"
+    functions: tuple[FunctionResources, ...]
+
+    def message(self) -> Message:
+        """See `Record`."""
+        return {"op": self.op, "functions": [each.to_json() for each in self.functions]}
+
+    @classmethod
+    def read(cls, message: Message) -> Self:
+        """See `RunnerAnswer`."""
+        said = message.get("functions")
+        if not isinstance(said, list) or len(said) > MOST_FUNCTIONS:
+            raise ProtocolError(f"not resources of functions: {said!r:.200}")
+        return cls(functions=tuple(map(_resources_in, said)))
 
 
 class Loaded(RunnerAnswer):
@@ -355,6 +397,17 @@ def _addresses_in(message: Message) -> list[int] | None:
     if outputs is not None and not (isinstance(outputs, list) and all(type(each) is int for each in outputs)):
         raise ProtocolError(f"not addresses of outputs: {outputs!r:.200}")
     return outputs
+
+
+def _resources_in(value: Any) -> FunctionResources:
+    try:
+        found = FunctionResources.from_json(value)
+        require_types(found)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not resources of a function: {value!r:.200}") from error
+    if not found.name.isprintable() or found.name != shortened(found.name):
+        raise ProtocolError(f"not a short name of a function: {found.name!r:.200}")
+    return found
 
 
 def _is_row(value: Any) -> bool:

@@ -35,6 +35,7 @@ from evaluators.runner.messages import (
     Import,
     Load,
     Move,
+    ReadResources,
     Restore,
     RunCalls,
     TraceCalls,
@@ -45,6 +46,7 @@ from evaluators.runner.shared_buffers import gate_of, open_shared
 from evaluators.runner.triton_precompile import compile_triton
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.cuda_driver import wait_on_stream
+from evaluators.system.cuobjdump import resources_below
 from evaluators.system.cupti_trace import DeviceTrace
 
 if TYPE_CHECKING:
@@ -90,6 +92,9 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                 case Import():
                     _import(Path(spec["scratch"], SOURCE), order)
                     channel.send(messages.Imported().message())
+                case ReadResources():
+                    found = resources_below(Path(spec["scratch"]), order.architecture)
+                    channel.send(messages.ResourcesRead(functions=tuple(found)).message())
                 case Load():
                     fd = channel.take_fds(1)[0]
                     if session is not None:  # the next module needs its memory

@@ -350,7 +350,7 @@ class Pool:
                 lease = clock.lease().shared(len(built))
                 for kernel, evaluation in zip(built, evaluations, strict=True):
                     timed = evaluation.held(lease)
-                    found[kernel.id] = replace(timed, build_s=builds[kernel.id].seconds)
+                    found[kernel.id] = _with_build(timed, builds[kernel.id])
             return found
 
     async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
@@ -484,7 +484,7 @@ class Pool:
         about = evaluation.environment
         canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
         self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
-        return replace(evaluation, build_s=build.seconds)
+        return _with_build(evaluation, build)
 
     async def _build(self, job: Job) -> Build:
         """The kernel's build, which is kept if a worker dies in the measurement after it."""
@@ -565,6 +565,11 @@ async def _enter(clock: LeaseClock, stack: AsyncExitStack, *limits: asyncio.Sema
     with clock.waiting():
         for each in limits:
             await stack.enter_async_context(each)
+
+
+def _with_build(evaluation: Evaluation, build: Build) -> Evaluation:
+    """The verdict with what is known of the kernel's build."""
+    return replace(evaluation, build_s=build.seconds, resources=build.resources)
 
 
 def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:

@@ -9,6 +9,7 @@ from typing import Any
 from evaluators.app.verdict_report import cut
 from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation, Roofline
+from evaluators.records.resources import resource_lines
 from search.engine.agent import Agent
 from search.records.tree import Outcome, Seed, Variant
 
@@ -36,9 +37,10 @@ class KernelReport:
     """A kernel with its verdict. `error` and `eager_error` are normwise errors against the reference in
     float64. `wrong_on` lists other kinds of inputs on which the kernel exceeds the tolerance. `speedup` is
     over eager PyTorch, with the ends of its 95 % interval. `roofline_share` is the share of the hardware's
-    limit that is reached, 0 to 1. `configurations` has a line for each that the kernel declares. `why` says
-    why the library suggested the kernel; without `drop_in` it solves another problem and is only there to
-    read."""
+    limit that is reached, 0 to 1. `configurations` has a line for each that the kernel declares. `resources`
+    has a line for each compiled GPU function, if known; its stack has spilled registers, and arrays with
+    variable indices. `why` says why the library suggested the kernel; without `drop_in` it solves another
+    problem and is only there to read."""
 
     id: str
     kind: str
@@ -61,6 +63,7 @@ class KernelReport:
     rule: str = ""
     log: str = ""
     configurations: list[str] = field(default_factory=list)
+    resources: list[str] = field(default_factory=list)
     why: str = ""
     drop_in: bool = True
     source: str = ""
@@ -215,6 +218,7 @@ def _figures(evaluation: Evaluation) -> dict[str, Any]:
     found: dict[str, Any] = {"status": evaluation.status.value, "rule": evaluation.rule}
     found["log"] = "\n".join(cut(evaluation.log.strip()))
     found["configurations"] = configuration_lines(evaluation.configurations)
+    found["resources"] = resource_lines(evaluation.resources)
     if (timing := evaluation.timing) is not None:
         for name in ("kernel_ms", "eager_ms", "compile_ms", "speedup", "speedup_low", "speedup_high"):
             found[name] = digits(getattr(timing, name))

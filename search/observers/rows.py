@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation
+from evaluators.records.resources import resource_lines
 from search.observers import wording
 from search.observers.calls import CallTexts, calls_about_idea, calls_by_idea, calls_by_variant
 from search.observers.progress_items import RoundSummary
@@ -24,7 +25,7 @@ IDEA = """
 VARIANT = """
     id idea number round category proposer model parent repairs lineage language kernel status reused compared
     kernel_ms eager_ms compile_ms speedup speedup_low speedup_high speedup_vs_compile roofline_share own_share
-    new_best on_path rule cause log configurations source
+    new_best on_path rule cause log configurations resources source
     written_s evaluated_s waited_s device_s build_s stages_s calls tokens dollars
 """
 ROUND = """
@@ -194,7 +195,15 @@ def _timing_columns(evaluation: Evaluation | None) -> dict[str, Any]:
 
 def _verdict_columns(evaluation: Evaluation | None) -> dict[str, Any]:
     if evaluation is None:
-        return {"rule": "", "cause": "", "log": "", "configurations": (), "stages_s": {}}
+        empty: tuple[str, ...] = ()
+        return {
+            "rule": "",
+            "cause": "",
+            "log": "",
+            "configurations": empty,
+            "resources": empty,
+            "stages_s": {},
+        }
     names = ("rule", "log", "own_share", "device_s", "build_s")
     failed = evaluation.timing is None
     return {name: getattr(evaluation, name) for name in names} | {
@@ -202,6 +211,7 @@ def _verdict_columns(evaluation: Evaluation | None) -> dict[str, Any]:
         "configurations": tuple(configuration_lines(evaluation.configurations)),
         "stages_s": dict(evaluation.stages_s),
         "waited_s": evaluation.lease.waited_s if evaluation.lease else None,
+        "resources": tuple(resource_lines(evaluation.resources)),
     }
 
 

@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 MODES = ("auto", "online", "offline", "off")
 IDEAS = tuple(name for name in IDEA.split() if name not in ("known_ideas", "calls"))
 """Columns of the table of ideas, a part of the rows' columns."""
-VARIANTS = tuple(name for name in VARIANT.split() if name not in ("source", "log", "configurations", "calls"))
+IN_THE_FOLDER = ("source", "log", "configurations", "resources", "calls")
+VARIANTS = tuple(name for name in VARIANT.split() if name not in IN_THE_FOLDER)
 """Columns of the table of variants; the run's folder has their sources and logs."""
 
 

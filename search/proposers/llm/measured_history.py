@@ -12,6 +12,7 @@ from evaluators.records.cases import in_lines
 from evaluators.records.configurations import configuration_summary
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status, share_text
+from evaluators.records.resources import resource_summary
 from search.records.ranking import Ranking
 from search.records.tree import LIBRARY, Category, Outcome, Reflection, Seed, Variant, fastest
 
@@ -103,17 +104,21 @@ class MeasuredHistory:
         )
 
     def figures(self, kernel: Seed | Variant) -> str:
-        """The time and the speedup with its interval of a correct kernel; otherwise why it failed."""
+        """The time and the speedup with its interval of a correct kernel; otherwise why it failed. Then the
+        resources of its compiled functions, as far as they are known."""
         found = self.measured(kernel)
         if found is None:
             return "not measured yet"
+        more = [resource_summary(found.resources)]
         if (timing := found.timing) is None:
             time = f" {found.quick.timing.kernel_ms:.4g} ms," if found.quick else ""
-            return f"{found.status.value}:{time} {found.cause}" if found.cause else found.status.value
-        interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
-        configured = configuration_summary(found.configurations)
-        figures = f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
-        return f"{figures} ({configured})" if configured else figures
+            figures = f"{found.status.value}:{time} {found.cause}" if found.cause else found.status.value
+        else:
+            interval = f"[{timing.speedup_low:.3g}, {timing.speedup_high:.3g}]"
+            figures = f"{timing.kernel_ms:.4g} ms, {timing.speedup:.3g}x eager {interval}"
+            more.append(configuration_summary(found.configurations))
+        known = "; ".join(filter(None, more))
+        return f"{figures} ({known})" if known else figures
 
     def result(self, variant: Variant) -> str:
         """The figures of a variant, what a correct one gained over its seed, and what its profile found."""

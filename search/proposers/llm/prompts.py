@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
+from evaluators.records.resources import resource_lines
 from search.proposers.llm.measured_history import MeasuredHistory, share_room
 from search.records.probe_request import ProbeRequest
 from search.records.tree import Category, Idea, Seed, Variant
@@ -196,6 +197,7 @@ class Prompts:
             "status": failed.evaluation.status.value,
             "log": _shortened(failed.evaluation.log, LOG_CHARACTERS),
             "configurations": configuration_lines(failed.evaluation.configurations),
+            "resources": resource_lines(failed.evaluation.resources),
         }
         about = self._about(problem, facts, None, evidence)
         return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)

@@ -86,6 +86,7 @@ function aboutVariant(id) {
       ["times", known(variant.kernel_ms) ? `${milliseconds(variant.kernel_ms)} ms; eager ${milliseconds(variant.eager_ms)} ms` +
         (known(variant.compile_ms) ? `; torch.compile ${milliseconds(variant.compile_ms)} ms` : "") : null],
       ["roofline", known(variant.roofline_share) ? `${percent(variant.roofline_share)} of the hardware limit` : null],
+      ...variant.resources.map((each, at) => [at ? "" : "compiled", each]),
       ["bottleneck", bottleneckOf(variant.kernel)],
       ["category", `${variant.category}, round ${variant.round}`],
       ["written by", variant.model || variant.proposer],

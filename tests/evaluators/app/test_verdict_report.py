@@ -15,6 +15,7 @@ from evaluators.records.evaluation import (
     Status,
     Timing,
 )
+from evaluators.records.resources import FunctionResources
 
 TIMING = Timing(
     kernel_ms=0.525, eager_ms=1.05, compile_ms=0.661, speedup=2.0, speedup_low=1.99, speedup_high=2.01
@@ -84,6 +85,20 @@ def test_a_rejection_names_its_rule() -> None:
     rejected = Evaluation(status=Status.REJECTED, rule="library", log="it calls cublas")
     assert "rule:       library" in report.verdict(rejected)
     assert report.one_line(rejected) == "rejected (library)  it calls cublas"
+
+
+def test_each_compiled_function_has_a_line() -> None:
+    functions = (
+        FunctionResources(name="gemm<float>", registers=168, stack_bytes=2000, shared_bytes=512),
+        FunctionResources(name="reduce", registers=32),
+    )
+    lines = report.verdict(replace(CORRECT, resources=functions))
+    at = lines.index("own share:  98% of the computing was the kernel's own")
+    assert lines[at + 1 : at + 3] == [
+        "compiled:   gemm<float>: 168 registers and 2 kB stack per thread, "
+        "512 B static shared memory per block",
+        "compiled:   reduce: 32 registers per thread",
+    ]
 
 
 def test_configurations_come_before_the_log() -> None:

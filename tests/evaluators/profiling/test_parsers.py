@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluators.profiling.binaries import parse_resources, parse_sass
+from evaluators.profiling.binaries import parse_sass, static_facts
 from evaluators.profiling.facts import KernelLaunch, ScalarLoop
 from evaluators.profiling.launches import gaps_us, idle_share_of_last_blocks, kernel_times, trace_facts
 from evaluators.profiling.occupancy import occupancy, register_share
@@ -60,8 +60,9 @@ def test_instructions_are_counted() -> None:
 
 
 def test_resources_are_read() -> None:
-    add = parse_resources(RESOURCES)["add"]
-    assert (add.registers, add.stack_bytes, add.shared_bytes) == (24, 376, 5120)
+    add, copy = static_facts(RESOURCES, SASS).functions
+    assert (add.registers, add.stack_bytes, add.shared_bytes, add.spill_stores) == (24, 376, 5120, 1)
+    assert (copy.name, copy.registers) == ("copy", 0)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from evaluators.records.problem import Problem
 from evaluators.scheduler.pool import Pool
 from evaluators.serve.__main__ import main
 from tests.evaluators.queue.queues import IDENTITY, filled, request, served, source, verdict_on
-from tests.evaluators.scheduler.fake_host import ON_GPU, FakeHost, break_down, kernel
+from tests.evaluators.scheduler.fake_host import ON_GPU, RESOURCES, FakeHost, break_down, kernel
 
 
 def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -> None:
@@ -50,6 +50,7 @@ def test_a_search_gets_every_kind_of_answer_through_the_folder(tmp_path: Path) -
             f"{kernel(name).id} {effort}"
             for name, effort in (("a", "usual"), ("a", "thorough"), ("b", "usual"))
         ]
+        assert {each.resources for each in found} == {RESOURCES}
         assert stages == ["waiting"]
         assert {each.lease.device for each in found if each.lease} == {f"{IDENTITY.worker}/0"}
         compared = await evaluator.compare(ON_GPU, [kernel("a"), kernel("b")])

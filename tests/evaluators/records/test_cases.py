@@ -22,6 +22,7 @@ from evaluators.records.evaluation import (
     Timing,
 )
 from evaluators.records.problem import Case, Problem
+from evaluators.records.resources import FunctionResources
 from evaluators.reference.loading import BadReference, load_module, make_inputs, make_problem
 
 SOURCE = """
@@ -201,3 +202,13 @@ def test_the_clocks_are_those_before_the_first_case_and_after_the_last() -> None
     ]
     found = summed_up(results).environment
     assert found == {"device": "x", CLOCKS_BEFORE: "sm_mhz=10", CLOCKS_AFTER: "sm_mhz=21"}
+
+
+def test_one_build_serves_all_cases_and_its_resources_are_there_once() -> None:
+    functions = (FunctionResources(name="gemm", registers=168),)
+    part = CaseResult(
+        name="one", weight=1.0, held_out=False, evaluation=replace(correct(2.0), resources=functions)
+    )
+    found = summed_up([part, replace(part, name="two")])
+    assert found.resources == functions
+    assert [each.evaluation.resources for each in found.cases] == [(), ()]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.records.evaluation import Correctness, Evaluation, QuickStage, Status, Timing
+from evaluators.records.resources import FunctionResources
 
 TIMING = Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
 FIELDS = ("kernel_ms", "eager_ms", "speedup", "speedup_low", "speedup_high")
@@ -46,6 +47,15 @@ correctnesses = st.builds(
 )
 
 
+functions = st.builds(
+    FunctionResources,
+    name=texts,
+    registers=st.integers(0, 255),
+    stack_bytes=st.integers(0, 2**20),
+    shared_bytes=st.integers(0, 2**18),
+)
+
+
 @st.composite
 def evaluations(draw: st.DrawFn) -> Evaluation:
     status = draw(st.sampled_from(Status))
@@ -59,6 +69,7 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         environment=draw(st.dictionaries(texts, texts, max_size=3)),
         device_s=draw(positive),
         build_s=draw(positive),
+        resources=draw(st.lists(functions, max_size=2).map(tuple)),
     )
 
 
@@ -153,6 +164,15 @@ def test_an_older_record_calls_distributions_families() -> None:
     assert old.correctness.distributions == {"small": False}
 
 
+def test_an_older_record_has_no_resources() -> None:
+    functions = (FunctionResources(name="gemm", registers=168),)
+    new = Evaluation(status=Status.CORRECT, timing=TIMING, resources=functions)
+    data = json.loads(json.dumps(new.to_json()))
+    assert Evaluation.from_json(data) == new
+    del data["resources"]
+    assert Evaluation.from_json(data) == replace(new, resources=())
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -161,6 +181,7 @@ def test_an_older_record_calls_distributions_families() -> None:
         {"timing": {"kernel_ms": 1.0}},
         {"timing": {"kernel_ms": 1.0, "surprise": 2}},
         {"correctness": {"checked_calls": 1}},
+        {"resources": [{"name": "gemm", "registers": -1}]},
         {"surprise": 1},
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from evaluators.records.problem import Problem
+from evaluators.records.resources import FunctionResources
 from evaluators.reference.inputs.weight_changes import WeightChange
 from evaluators.runner import messages
 from evaluators.runner.messages import (
@@ -27,6 +28,8 @@ from evaluators.runner.messages import (
     Move,
     Order,
     Phase,
+    ReadResources,
+    ResourcesRead,
     Restore,
     RunCalls,
     RunnerAnswer,
@@ -38,6 +41,7 @@ from evaluators.runner.shared_buffers import Layout
 from evaluators.system.channel import ProtocolError
 
 RELU = Problem(name="relu", source="class Model: ...", overrides={"width": 8})
+RESOURCES = FunctionResources(name="relu", registers=24, stack_bytes=8, shared_bytes=512)
 LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
 
 
@@ -46,6 +50,7 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
     [
         Move(scratch="/somewhere"),
         Import(problem=RELU, architecture="9.0"),
+        ReadResources(architecture="9.0"),
         Load(
             problem=RELU,
             seed=1,
@@ -91,6 +96,8 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         TimestampsHandedIn(rows=[[1, -2], [0, 2**62]], workers=9),
         Changed(alike=True, buffers=["a"]),
         Counted(kernels=[("relu", 12)]),
+        ResourcesRead(functions=()),
+        ResourcesRead(functions=(RESOURCES,)),
         Failed(phase=Phase.DEVICE, error="lost", compiler=True),
     ],
 )
@@ -119,6 +126,21 @@ def test_absent_fields_are_left_out_of_a_message() -> None:
         (TimestampsHandedIn, {"rows": [[2**63]], "workers": 1}),
         (TimestampsHandedIn, {"rows": [[1] * 99], "workers": 1}),
         (TimestampsHandedIn, {"rows": [[1]] * 5000, "workers": 5000}),
+        (ResourcesRead, {}),
+        (ResourcesRead, {"functions": {}}),
+        (ResourcesRead, {"functions": [7]}),
+        (ResourcesRead, {"functions": [{}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json()] * 9}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"threads": 1}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"name": 7}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"name": "f\x1b[2J"}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"name": "\ud800"}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"name": "f" * 102}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"registers": "168"}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"registers": 1.5}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"registers": True}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"stack_bytes": -1}]}),
+        (ResourcesRead, {"functions": [RESOURCES.to_json() | {"shared_bytes": 10**400}]}),
         (Counted, {}),
         (Counted, {"kernels": {}}),
         (Counted, {"kernels": [["relu"]]}),
@@ -145,4 +167,4 @@ def test_unreported_weights_have_none_of_the_forms() -> None:
 
 
 def test_every_order_has_a_unique_name() -> None:
-    assert len(messages.ORDERS) == 10
+    assert len(messages.ORDERS) == 11

@@ -16,6 +16,7 @@ from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.resources import FunctionResources
 from evaluators.records.timing import Effort
 from evaluators.scheduler.host import DeviceGone, OnStage, WorkerDied
 from evaluators.scheduler.pool import Pool
@@ -27,6 +28,7 @@ CORRECT = Evaluation(
     timing=Timing(kernel_ms=1.0, eager_ms=2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1),
     device_s=0.5,
 )
+RESOURCES = (FunctionResources(name="fake", registers=32, stack_bytes=8),)
 TIMED = Probe(status=ProbeStatus.TIMED, times=ProbeTimes.of([1.0] * 6, [2.0] * 6), device_s=0.5)
 Act = Callable[[], Any]
 
@@ -97,7 +99,7 @@ class FakeHost:
         self.architectures.add(architecture)
         async with self._at("build"):
             act = self.building.pop(0) if self.building else None
-            return act() if act else Build(seconds=0.25, archive=kernel.id.encode())
+            return act() if act else Build(seconds=0.25, archive=kernel.id.encode(), resources=RESOURCES)
 
     async def measure(
         self,

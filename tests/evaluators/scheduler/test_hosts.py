@@ -19,10 +19,12 @@ from evaluators.isolation.scratch import scratch_root
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.probe import ProbeStatus
 from evaluators.records.problem import Kernel, Problem
+from evaluators.scheduler.host import Host
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.scheduler.ray_host import RayHost
 from evaluators.system import process_tree
+from tests.evaluators.build.builds import GEMM, PRINTS, with_tool
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, REFERENCE, SETTINGS, forward
 
@@ -48,6 +50,11 @@ async def three_kernels(pool: Pool) -> None:
     assert [each.status for each in again] == [Status.INCORRECT, Status.CORRECT, Status.COMPILE_ERROR], again
 
 
+async def resources_arrive(host: Host) -> None:
+    done = await host.build(PROBLEM, real(with_tool(PRINTS)), "9.0")
+    assert (done.status, done.resources) == (None, (GEMM,))
+
+
 @pytest.fixture
 def clean(marked: Marked) -> Iterator[Marked]:
     yield marked
@@ -58,9 +65,10 @@ def clean(marked: Marked) -> Iterator[Marked]:
 @pytest.mark.slow
 def test_threads_of_this_process(clean: Marked) -> None:
     before = set(scratch_root("x").parent.glob("*"))
-    pool = Pool(LocalHost(settings=SETTINGS, on_gpu=False))
+    pool = Pool(host := LocalHost(settings=SETTINGS, on_gpu=False))
     try:
         asyncio.run(three_kernels(pool))
+        asyncio.run(resources_arrive(host))
     finally:
         pool.close()
     left = set(scratch_root("x").parent.glob(f"local-{os.getpid()}-*")) - before
@@ -118,6 +126,7 @@ def test_a_killed_actor_loses_nothing(clean: Marked, monkeypatch: pytest.MonkeyP
         with pytest.raises(UnfitProblem, match="ValueError: seven"):
             await pool.describe(BROKEN)
         await three_kernels(pool)
+        await resources_arrive(host)
         victim = await pid_of_actor()
         nonlocal niceness
         niceness = os.getpriority(os.PRIO_PROCESS, victim)

@@ -16,6 +16,7 @@ from tests.evaluators.scheduler.fake_host import (
     CORRECT,
     ON_CPU,
     ON_GPU,
+    RESOURCES,
     Act,
     FakeHost,
     break_down,
@@ -25,12 +26,12 @@ from tests.evaluators.scheduler.fake_host import (
 )
 
 
-def test_a_verdict_includes_the_build_time() -> None:
+def test_a_verdict_includes_the_time_and_the_resources_of_the_build() -> None:
     host = FakeHost()
     found = evaluated(host)
     told = {"device": "fake"}
-    expected = replace(CORRECT, log=f"{kernel().id} usual", build_s=0.25, environment=told)
-    assert found == replace(expected, lease=found.lease)
+    expected = replace(CORRECT, log=f"{kernel().id} usual", environment=told, build_s=0.25)
+    assert found == replace(expected, lease=found.lease, resources=RESOURCES)
     assert host.archives == {kernel().id.encode()}
     assert host.architectures == {"9.0"}
 

@@ -10,7 +10,7 @@ import pytest
 from evaluators.build.builder import Build
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.scheduler.pool import TRIES, Pool
-from tests.evaluators.scheduler.fake_host import ON_GPU, Act, FakeHost, break_down, die, kernel
+from tests.evaluators.scheduler.fake_host import ON_GPU, RESOURCES, Act, FakeHost, break_down, die, kernel
 
 
 def compared(host: FakeHost, *names: object, **options: Any) -> list[Evaluation]:
@@ -22,7 +22,7 @@ def test_kernels_are_compared_in_order_in_one_session() -> None:
     assert host.compared == [tuple(kernel(each).id for each in "abc")]
     assert [each.log for each in found] == [f"{kernel(each).id} thorough" for each in "abc"]
     assert host.archives == {kernel(each).id.encode() for each in "abc"}
-    assert {each.build_s for each in found} == {0.25}
+    assert {(each.build_s, each.resources) for each in found} == {(0.25, RESOURCES)}
     assert compared(FakeHost(), "a", "b", thorough=False)[1].log.endswith("usual")
 
 

@@ -11,22 +11,25 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluators.records.evaluation import Status
+from evaluators.records.resources import FunctionResources
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.engine.run_folder import finalise
 from search.mcp import __main__ as mcp
+from search.mcp.answers import variant_report
 from search.records.journal import Journal, replay
 from tests.evaluators.conftest import MARK, Marked, gone, marked  # noqa: F401  (a fixture)
 from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 from tests.evaluators.evaluate.test_evaluate import QUICK
 from tests.search.agent_fakes import MEMORY, OneEntry, agent, good
 from tests.search.engine.test_diagnoses import FakeDiagnoser
-from tests.search.fakes import state_of
+from tests.search.fakes import correct, outcome, state_of
 
 pytest.importorskip("mcp")
 from mcp import Client, StdioServerParameters, stdio_client
@@ -56,6 +59,13 @@ async def error(client: Client, tool: str, **arguments: Any) -> str:
     assert result.is_error
     assert len(text.splitlines()) == 1
     return text
+
+
+def test_a_report_lists_the_resources_of_compiled_functions() -> None:
+    functions = (FunctionResources(name="gemm", registers=168, stack_bytes=2000),)
+    built = outcome("tile it", replace(correct(), resources=functions), correct()).variants
+    lines = [variant_report(each).resources for each in built]
+    assert lines == [["gemm: 168 registers and 2 kB stack per thread"], []]
 
 
 # --- the tools, on a fake evaluator ---------------------------------------------------------------

@@ -19,6 +19,7 @@ from evaluators.records.diagnosis import (
 )
 from evaluators.records.evaluation import Evaluation, Roofline, Status, Timing
 from evaluators.records.problem import Kernel, Problem
+from evaluators.records.resources import FunctionResources
 from evaluators.records.time_spent import DeviceLease
 from search.records.events import (
     BestConfirmed,
@@ -41,8 +42,12 @@ from search.records.tree import Category, Idea, Reflection, Variant
 
 MODELS = ("openai/gpt-6", "google/gemini-4-pro")
 ATTACK = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title='taken over'\">"
-"""In the text of an idea, a kernel, a log and an answer."""
+"""In the text of an idea, a kernel, a log and an answer, and in a function's name."""
 TRANSPOSE = "void transpose<float, 32>(float const*, float*, int)"
+RESOURCES = (
+    FunctionResources(name="transpose<float, 32>", registers=168, stack_bytes=2000, shared_bytes=4224),
+    FunctionResources(name=ATTACK, registers=32),
+)
 DIAGNOSIS = Diagnosis(
     device="NVIDIA H200",
     reached=("static", "trace"),
@@ -233,6 +238,7 @@ class SyntheticRun:
             stages_s={"timing": 0.15, "timing_checks": 0.1},
             lease=DeviceLease(device="0", waited_s=1.0, held_s=0.25),
             roofline=roofline,
+            resources=RESOURCES,
         )
 
     def _call(self, at_s: float, purpose: Purpose, model: str, about: str, answer: str) -> ModelCalled:

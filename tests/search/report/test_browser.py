@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from evaluators.records.evaluation import Status
+from evaluators.records.resources import resource_lines
 from search.report.run_page import write_report
 from tests.search.report.in_browser import (
     OPENS_WITHIN_S,
@@ -111,6 +112,16 @@ def test_a_node_shows_its_code_diff_log_and_calls(page: Page, run: SyntheticRun)
     expect(page.get_by_role("tabpanel")).to_contain_text(variant.evaluation.log or "no log")
     tab(page, "Prompt and answer")
     expect(page.get_by_role("tabpanel")).to_contain_text(f"Make this faster (variant {variant.repairs}).")
+
+
+def test_a_correct_kernel_shows_the_resources_of_its_functions(page: Page, run: SyntheticRun) -> None:
+    variant = next(each for each in run.state.tree.variants.values() if each.timing)
+    assert variant.evaluation is not None
+    show(page, variant.id)
+    facts = page.locator("#details dl").first
+    expect(facts.locator("dt", has_text="compiled")).to_have_count(1)
+    for line in resource_lines(variant.evaluation.resources):
+        expect(facts.locator("dd").get_by_text(line, exact=True)).to_have_count(1)
 
 
 def test_a_profiled_kernel_shows_its_diagnosis(page: Page, run: SyntheticRun) -> None:

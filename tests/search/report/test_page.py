@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from evaluators.records.evaluation import Status
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes
+from evaluators.records.resources import resource_lines
 from search.app import report_packages
 from search.app.report_packages import missing_packages
 from search.recordings.verdicts import RECORDINGS
@@ -90,6 +92,14 @@ def test_each_variant_has_its_texts(page: str, small: SyntheticRun) -> None:
         assert variant.evaluation is not None
         assert (texts[each["log"]] if each["log"] is not None else "") == variant.evaluation.log
         assert variant.kernel.source in texts[calls[each["calls"][0]]["answer"]]
+
+
+def test_each_variant_has_the_resources_of_its_functions(page: str, small: SyntheticRun) -> None:
+    for each in data_of(page)["variants"]:
+        found = small.state.tree.variants[each["id"]].evaluation
+        assert found is not None
+        assert each["resources"] == resource_lines(found.resources)
+        assert bool(each["resources"]) == (found.status is Status.CORRECT)
 
 
 def test_a_profiled_kernel_has_its_diagnosis(page: str, small: SyntheticRun) -> None:

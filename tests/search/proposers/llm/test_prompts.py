@@ -21,6 +21,7 @@ from evaluators.records.evaluation import (
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.race import after_quick_stage
+from evaluators.records.resources import FunctionResources
 from evaluators.records.timing import MIN_PAIRS
 from search.proposers.llm.measured_history import (
     REFLECTIONS_CHARACTERS,
@@ -64,6 +65,11 @@ SEED = Seed(id="seed1", kernel=Kernel(source=SOURCE, language="cpp"), evaluation
 ENTRY = Seed(id="entry1", kernel=Kernel(source="class ModelNew:  # of the library\n", language="cpp"))
 
 
+RESOURCES = (
+    FunctionResources(name="gemm<float, 128>", registers=168, stack_bytes=2000, shared_bytes=512),
+    FunctionResources(name="reduce", registers=32),
+)
+CONFIGURED = (ConfigurationResult(values={"B": 1}, timing=timing(6.0), chosen=True),)
 IDEA = Idea(
     text="vectorise it",
     category=Category.MEMORY,
@@ -297,6 +303,24 @@ def test_the_question_for_a_repair_shows_all_configurations() -> None:
     assert "# Its configurations\n\n- B=1  compile_error: no such type\n\n# Task" in text
 
 
+def test_a_kernels_resources_are_told_wherever_they_are_known() -> None:
+    right, wrong = (replace(each, resources=RESOURCES) for each in (correct(6.0), failed()))
+    configured = replace(right, configurations=CONFIGURED)
+    tried = outcome("tile it", right, wrong, configured, correct(2.0))
+    evidence = MeasuredHistory([tried])
+    known = "at most 168 registers, 2 kB stack"
+    assert [evidence.figures(each) for each in tried.variants] == [
+        f"0.5 ms, 6x eager [5.94, 6.06] ({known})",
+        f"incorrect: it is incorrect ({known})",
+        f"0.5 ms, 6x eager [5.94, 6.06] ({known}; B=1 is the best of 1 configurations)",
+        "0.5 ms, 2x eager [1.98, 2.02]",
+    ]
+    repair = Prompts().repair(PROBLEM, FACTS, IDEA, tried.variants[1], evidence)
+    assert "# Its compiled functions\n\n- gemm<float, 128>: 168 registers and 2 kB stack per thread" in repair
+    bad = replace(tried.variants[1], evaluation=failed(Status.COMPILE_ERROR))
+    assert "compiled functions" not in Prompts().repair(PROBLEM, FACTS, IDEA, bad, evidence)
+
+
 def test_templates_of_ones_own_come_first(tmp_path: Path) -> None:
     (tmp_path / "ideas.md").write_text("Say {{ count }}.")
     prompts = Prompts(folder=tmp_path)
@@ -389,39 +413,49 @@ def rendered() -> dict[str, str]:
         "torch": "2.13.0",
     }
     on_cpu, prompts = replace(PROBLEM, device="cpu"), Prompts()
-    told = MeasuredHistory(HISTORY, [SEED, ENTRY], reflections=REFLECTIONS[:1])
+    told_on_cpu = MeasuredHistory(HISTORY, [SEED, ENTRY], reflections=REFLECTIONS[:1])
+    built = replace(correct(6.0), resources=RESOURCES[:1]), replace(failed(), resources=RESOURCES)
+    history = [outcome("vectorise the loads", *built, parent="seed1"), *HISTORY[1:]]
+    seed = replace(SEED, evaluation=replace(EVALUATION, resources=RESOURCES[1:]))
+    told = MeasuredHistory(history, [seed, ENTRY], reflections=REFLECTIONS[:1])
     idea = replace(IDEA, variant_plans=("by float2", "by float4"))
     predicted = replace(
-        HISTORY[0].idea, predicted_gain=1.5, refuted_by="less than 1.2x", variant_plans=("float2", "float4")
+        history[0].idea, predicted_gain=1.5, refuted_by="less than 1.2x", variant_plans=("float2", "float4")
     )
     closed = MeasuredHistory(
-        [replace(HISTORY[0], idea=predicted), *HISTORY[1:3]], [SEED], reflections=REFLECTIONS[:1]
+        [replace(history[0], idea=predicted), *HISTORY[1:3]], [seed], reflections=REFLECTIONS[:1]
     )
     gluon = Prompts(languages=["gluon"])
     state = RunState()
     for event in probe_events():
         state.apply(event)
-    bad = outcome(
-        "a", Evaluation(status=Status.INCORRECT, log="wrong on masked inputs: 3 of 100 elements")
-    ).variants
+    wrong = "wrong on masked inputs: 3 of 100 elements"
+    bad = outcome("a", Evaluation(status=Status.INCORRECT, log=wrong, resources=RESOURCES)).variants
     return {
         "system": prompts.system(),
         "first_ideas": prompts.ideas(PROBLEM, gpu, None, MeasuredHistory(), [], 4, 2),
-        "later_ideas": prompts.ideas(PROBLEM, gpu, SEED, told, [SEED, ENTRY], 4, 2, ["vectorise it"]),
-        "summary": prompts.ideas(PROBLEM, gpu, SEED, told, [], 4, 2, summary=True),
+        "later_ideas": prompts.ideas(PROBLEM, gpu, seed, told, [seed, ENTRY], 4, 2, ["vectorise it"]),
+        "summary": prompts.ideas(PROBLEM, gpu, seed, told, [], 4, 2, summary=True),
         "first_ideas_cpu": prompts.ideas(on_cpu, cpu, None, MeasuredHistory(), [], 1),
         "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
-        "later_code": prompts.code(PROBLEM, gpu, idea, SEED, ENTRY, told, (), [2], 2),
-        "later_wave": prompts.code(PROBLEM, gpu, idea, SEED, None, told, HISTORY[0].variants, [3], 4),
+        "later_code": prompts.code(PROBLEM, gpu, idea, seed, ENTRY, told, (), [2], 2),
+        "later_wave": prompts.code(PROBLEM, gpu, idea, seed, None, told, history[0].variants, [3], 4),
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
-        "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told, [], [1], 2),
+        "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told_on_cpu, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
         "ideas_with_probes": prompts.ideas(
-            on_cpu, cpu, SEED, told, [], 2, probes=2, probed=probe_findings(state, [SEED], told, 2)
+            on_cpu,
+            cpu,
+            SEED,
+            told_on_cpu,
+            [],
+            2,
+            probes=2,
+            probed=probe_findings(state, [SEED], told_on_cpu, 2),
         ),
-        "probe": prompts.probe(PROBLEM, gpu, PROBE, SEED, told),
-        "probe_cpu": prompts.probe(on_cpu, cpu, PROBE, None, told),
-        "screening": prompts.screening(PROBLEM, gpu, SEED, told, [predicted, IDEA], 1),
+        "probe": prompts.probe(PROBLEM, gpu, PROBE, seed, told),
+        "probe_cpu": prompts.probe(on_cpu, cpu, PROBE, None, told_on_cpu),
+        "screening": prompts.screening(PROBLEM, gpu, seed, told, [predicted, IDEA], 1),
         "reflection": prompts.reflection(PROBLEM, gpu, 1, closed),
     }
 
