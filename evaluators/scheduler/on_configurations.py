@@ -24,6 +24,7 @@ MOST_JUDGED = 3
 """Configurations to judge at most, if those that were faster turn out to be wrong."""
 
 CompareJobs = Callable[[Problem, list[Job], Effort], Awaitable[dict[str, Evaluation]]]
+CanBuild = Callable[[Job], Awaitable[bool]]
 Judge = Callable[[Job], Awaitable[Evaluation]]
 
 
@@ -39,17 +40,25 @@ class _Progress:
 
 class OnConfigurations:
     """A pool's evaluations over configurations. `compare` returns the verdicts on several kernels in one
-    session, by kernel id; `judge` the verdict on one kernel."""
+    session, by kernel id; `judge` the verdict on one kernel. `can_build` builds a kernel, and says whether
+    that succeeded."""
 
-    def __init__(self, compare: CompareJobs, judge: Judge, limits: ConfigurationLimits) -> None:
-        self._compare, self._judge, self._limits = compare, judge, limits
+    def __init__(
+        self, compare: CompareJobs, judge: Judge, can_build: CanBuild, limits: ConfigurationLimits
+    ) -> None:
+        self._compare, self._judge, self._can_build, self._limits = compare, judge, can_build, limits
 
     async def evaluate(self, job: Job, configurations: Sequence[Configuration]) -> Evaluation:
         """The verdict on the best configuration, with the results of all. A wrong one gives way to the next
-        best; one that cheats is the verdict. If none could be timed, the first is judged."""
+        best; one that cheats is the verdict. If none could be timed, the first is judged, which has the
+        default values. If that one cannot be built for a GPU, no other is: all have the same code."""
         job.on_stage = _changes(job.on_stage)
         jobs = {each.kernel.id: job.of_kernel(each.kernel) for each in configurations}
-        progress = _Progress()
+        progress, default = _Progress(), next(iter(jobs.values()))
+        if not await self._can_build(default):
+            verdict = await self._judge(default)
+            found = {default.kernel.id: verdict}
+            return replace(verdict, configurations=self._results(configurations, [], progress, found, ""))
         order = await self._by_speed(list(jobs.values()), progress) if job.problem.timed else []
         failed: dict[str, Evaluation] = {}
         for name in order[:MOST_JUDGED] or list(jobs)[:1]:

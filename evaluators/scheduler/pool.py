@@ -71,7 +71,7 @@ class Pool:
         self._builds = asyncio.Semaphore(host.cores)
         self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
         self._on_cases = OnCases(self._settle, self._settle_together)
-        self._on_configurations = OnConfigurations(self._compare, self._judge, host.configs)
+        self._on_configurations = OnConfigurations(self._compare, self._judge, self._can_build, host.configs)
         self._devices = DeviceQueue(host.devices)
         self._health = DeviceHealth()
         self._problems = KnownProblems(self._open_one)
@@ -493,6 +493,17 @@ class Pool:
             job.on_stage("building")
             job.build = await self._host.build(job.built_for, job.kernel, architecture)
         return job.build
+
+    async def _can_build(self, job: Job) -> bool:
+        """Whether a kernel can be built, as far as that can be found out without occupying a device."""
+        if job.problem.device != "cuda":
+            return True
+        async with AsyncExitStack() as building:
+            await _enter(job.clock, building, self._in_front, self._builds)
+            try:
+                return (await self._build(job)).status is None
+            except (WorkerBroken, WorkerDied):
+                return True  # it is tried again when it is compared
 
     async def _build_all(self, jobs: Sequence[Job]) -> dict[str, Build]:
         """The builds of several kernels, made concurrently, by kernel id. An error is raised when all have

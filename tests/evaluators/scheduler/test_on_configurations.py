@@ -18,6 +18,7 @@ from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost
 
 WRONG = Evaluation(status=Status.INCORRECT, log="off by one", device_s=0.5)
+DOES_NOT_COMPILE = Build(seconds=1.0, status=Status.COMPILE_ERROR, log="no such type")
 LOST = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log="no room")
 
 
@@ -110,19 +111,31 @@ def test_half_of_them_are_measured_again_while_their_order_is_unclear() -> None:
 
 def test_what_cannot_be_built_or_is_wrong_is_excluded_and_named() -> None:
     host = TimedHost()
-    host.building = [lambda: Build(seconds=1.0, status=Status.COMPILE_ERROR, log="no such type")]
-    host.compared_as = {20: WRONG}
-    host.judged_as = {30: WRONG}  # right in the short checks only
+    host.building = [lambda: Build(seconds=1.0), lambda: DOES_NOT_COMPILE]
+    host.compared_as = {30: WRONG}
+    host.judged_as = {10: WRONG}  # right in the short checks only
     found = judged(host, space(10, 20, 30, 40))
     assert (found.status, chosen(found)) == (Status.CORRECT, 40)
-    assert [each for each, _ in host.judged] == [30, 40]
+    assert [each for each, _ in host.judged] == [10, 40]
     assert {each.name: each.cause for each in found.configurations} == {
         "B=40": "",
-        "B=10": "compile_error: no such type",
-        "B=20": "incorrect: off by one",
+        "B=10": "incorrect: off by one",
+        "B=20": "compile_error: no such type",
         "B=30": "incorrect: off by one",
     }
     assert found.stages_s[Stage.CONFIGURATIONS] == 1.5, "a wrong finalist counts"
+
+
+def test_a_kernel_that_cannot_be_built_with_its_default_values_is_built_once() -> None:
+    """A language model's kernels with a dozen configurations each occupied all cores of a machine with builds
+    that failed alike."""
+    host = TimedHost()
+    host.building = [lambda: DOES_NOT_COMPILE]
+    found = judged(host, space(*range(10, 22)))
+    assert (found.status, found.log, chosen(found)) == (Status.COMPILE_ERROR, "no such type", None)
+    assert (host.built.total(), host.sessions) == (1, [])
+    causes = [each.cause for each in found.configurations]
+    assert causes == ["compile_error: no such type", *["not measured"] * 11]
 
 
 def test_a_kernel_that_wins_and_then_cheats_is_rejected() -> None:
