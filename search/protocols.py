@@ -307,11 +307,12 @@ class KernelEvaluator(Protocol):
 
 
 class Diagnoser(Protocol):
-    """Profiles kernels between rounds, when nothing is measured."""
+    """Profiles kernels between rounds, when the search measures nothing."""
 
     async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
-        """Profiles a correct kernel. Never raises for the kernel's own failure: the diagnosis then has no
-        level, and says why. Cancelling it ends the profile."""
+        """Profiles a correct kernel while nothing is measured on that device. Several may be asked for at
+        once. Never raises for the kernel's own failure: the diagnosis then has no level, and says why.
+        Cancelling it ends the profile."""
         ...
 
 

@@ -227,6 +227,12 @@ class Pool:
         finally:
             opening.cancel()
 
+    @asynccontextmanager
+    async def lent(self, problem: Problem) -> AsyncIterator[int]:
+        """The number of a device on which nothing is measured during the block."""
+        async with self._devices.lease(problem.id) as device:
+            yield device
+
     async def _settle_probe(self, job: Job) -> Probe:
         """The result, from the first of TRIES that this machine does not disturb."""
         reason = ""

@@ -131,8 +131,8 @@ class Session:
             path=journal.path.with_name("model_calls.jsonl"),
             report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),
         )
-        self._judging = 0
-        """The number of requests to the evaluator in flight."""
+        self._asking = 0
+        """The number of requests in flight that need a device."""
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
@@ -152,7 +152,7 @@ class Session:
         """The answers and verdicts that the search waits for, if nothing else can advance it."""
         verdicts = self.evaluator.awaited() if isinstance(self.evaluator, WaitsOutside) else []
         answers = self.model_client.awaited()
-        if answers is None or len(verdicts) < self._judging or not (answers or verdicts):
+        if answers is None or len(verdicts) < self._asking or not (answers or verdicts):
             return None
         return Awaited(answers=tuple(answers), verdicts=tuple(sorted(verdicts)))
 
@@ -233,7 +233,7 @@ class Session:
         search of three evaluations does not spend ten sessions on its order. A failed session leaves the
         order as it was.
         """
-        for _ in range(self.comparisons):
+        for _ in range(self.comparisons - self.state.tree.comparisons_since_round):
             if self.state.compared_s > self.state.device_s / 2:
                 return
             leaders = self.state.tree.leaders(usable)
@@ -275,6 +275,14 @@ class Session:
         for event in events:
             self._notify(event)
 
+    async def asked(self, request: Awaitable[Result]) -> Result:
+        """The answer to a request that needs a device; counts those in flight."""
+        self._asking += 1
+        try:
+            return await request
+        finally:
+            self._asking -= 1
+
     async def probe(self, kernel: Kernel) -> Probe | None:
         """The result of a probe; None if the run was stopped or its time was up before a device was free.
         Raises TypeError if the evaluator times no probes."""
@@ -309,26 +317,18 @@ class Session:
 
             try:
                 async with limit:
-                    return await self._judged(ask(on_stage))
+                    return await self.asked(ask(on_stage))
             except TimeoutError:
                 if not limit.expired():
                     raise
                 return None
-
-    async def _judged(self, request: Awaitable[Result]) -> Result:
-        """The evaluator's answer; counts the requests in flight."""
-        self._judging += 1
-        try:
-            return await request
-        finally:
-            self._judging -= 1
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """Measures these kernels in one session; None if that gave no result or did not take place."""
         asked = frozenset(kernel.id for kernel in kernels)
         if asked in self._failed_comparisons or self.work.stop is not None or self.budget.timed_out:
             return None
-        comparing = self._judged(self.evaluator.compare(self.problem, kernels))
+        comparing = self.asked(self.evaluator.compare(self.problem, kernels))
         task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
         await self.work.drain(self.grace_s)
         if task.cancelled() or task.exception() is not None:
@@ -355,7 +355,7 @@ class Session:
     async def _measure_again(self, variant: Variant) -> Evaluation | None:
         if self.work.stops_at_once or (self.work.stop is not None and self.confirm_s <= 0):
             return None
-        measuring = self._judged(self.evaluator.evaluate(self.problem, variant.kernel, thorough=True))
+        measuring = self.asked(self.evaluator.evaluate(self.problem, variant.kernel, thorough=True))
         task = self.work.spawn(measuring, f"confirm variant {variant.id}")
         await self.work.drain(self.confirm_s)
         if task.cancelled() or task.exception() is not None:

@@ -307,6 +307,11 @@ class Tree:
         self.ranking.add(LeaderComparison(evaluations=evaluations))
         self._compared_after.append(self.rounds_closed)
 
+    @property
+    def comparisons_since_round(self) -> int:
+        """The number of comparisons of leaders since the last round closed."""
+        return self._compared_after.count(self.rounds_closed)
+
     def variants_of(self, idea_id: str) -> tuple[Variant, ...]:
         """The variants of an idea, in the order in which they were written."""
         return tuple(self.variants[id] for id in self._variants_of[idea_id])

@@ -24,6 +24,7 @@ from search.records.events import (
     ModelCalled,
     ProbeMeasured,
     ProbeRequested,
+    ProbeWritten,
     RoundClosed,
     RoundReflected,
     RunFinished,
@@ -187,8 +188,9 @@ def runs(draw: st.DrawFn) -> list[Event]:
         LeadersCompared(at_s=5.5, variants=tuple(judged), evaluations=together),
         KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
         ProbeRequested(at_s=5.8, request=PROBE),
+        ProbeWritten(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel),
         ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel, probe=TIMED),
-        ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=None, probe=None),
+        ProbeMeasured(at_s=5.9, request_id="not written", kernel=None, probe=None),
         RoundReflected(at_s=5.8, reflection=Reflection(round=1, text=draw(st.text()), model=draw(st.text()))),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
@@ -229,6 +231,12 @@ def test_a_source_is_stored_once(tmp_path: Path) -> None:
     for event in replay(path):
         if isinstance(event, VariantWritten):
             assert text.count(json.dumps(event.variant.kernel.source)) == 1
+
+
+def test_version_6_had_a_probes_kernel_in_its_result() -> None:
+    measured = ProbeMeasured(at_s=1.0, request_id=PROBE.id, kernel=kernel(0), probe=TIMED)
+    line = {**encode(measured), "kernel": {"source": kernel(0).source, "language": kernel(0).language}}
+    assert Decoder().decode(line) == measured
 
 
 def test_stages_are_not_journaled() -> None:
