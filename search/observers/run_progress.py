@@ -315,14 +315,14 @@ class Progress:
         self._round_began_s = event.at_s
 
     def _summary(self, round: int) -> RoundSummary:
-        ideas = self.ideas_of(round)
-        cells = [cell for item in ideas for cell in item.variants.values()]
-        own = [cell.variant.evaluation for cell in cells if cell.variant.evaluation and not cell.reused]
+        cells = [cell for cell in self._cells.values() if cell.variant.round == round]
+        verdicts = [(each, cell.reused) for cell in cells if (each := cell.variant.evaluation) is not None]
+        own = [verdict for verdict, reused in verdicts if not reused]
         return RoundSummary(
             round=round,
-            ideas=len(ideas),
+            ideas=len(self.ideas_of(round)),
             evaluations=len(own),
-            statuses=sum((item.statuses for item in ideas), Counter()),
+            statuses=Counter(verdict.status for verdict, _ in verdicts),
             best=self.best,
             improved=self.best is not None and self.best.round == round,
             evaluations_so_far=self.evaluations,

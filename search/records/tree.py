@@ -140,7 +140,7 @@ class Variant:
         kernel: The kernel. If it declares configurations, its verdict fills in the values of the best one.
         idea: The id of the idea.
         parent: The id of the kernel that the idea starts from, "" for the reference.
-        round: The round, from 1.
+        round: The round in which it was written, from 1; of a repair, it may be a later one than its idea's.
         repairs: The id of the failed variant that this one repairs; "" for none.
         evaluation: The verdict; None until there is one.
         declared: The kernel as it was written, if `kernel` has values filled in; otherwise None.
@@ -360,7 +360,7 @@ class Tree:
             if idea.round < round:
                 earlier.add_idea(idea)
                 for variant in self.variants_of(idea.id):
-                    if usable(variant.kernel):
+                    if variant.round < round and usable(variant.kernel):
                         earlier.add_variant(variant)
         return earlier
 

@@ -34,6 +34,7 @@ from search.app.run_folders import (
 from search.engine.engine import Engine
 from search.engine.faults import naming
 from search.engine.outside_watch import BLOCKED
+from search.engine.pipeline import REPAIRS_IN
 from search.engine.run_folder import finalise
 from search.protocols import Diagnoser, KernelEvaluator
 from search.records.events import RunFinished
@@ -63,6 +64,7 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
+    one_of(config, "repairs_in", REPAIRS_IN)
     one_of(config, "profile", PROFILES)
     one_of(config, "until", ("end", BLOCKED))
     if config.profile != OFF and is_elsewhere(config) and not is_queue(config):

@@ -16,6 +16,7 @@ from search.app.plug_ins import plug_ins_of
 from search.engine.engine import Engine
 from search.engine.faults import PlugIn, naming, plug_in
 from search.engine.outside_watch import BLOCKED
+from search.engine.pipeline import SAME_ROUND
 from search.engine.session import Session
 from search.protocols import Diagnoser, HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
@@ -101,6 +102,7 @@ class SearchSpec:
                 stops_when_blocked=self.stops_when_blocked,
                 diagnoser=diagnoser,
                 probes=int(self.config.get("probes", 0)),
+                repairs_in=str(self.config.get("repairs_in", SAME_ROUND)),
             )
         except ValueError as error:
             raise UsageError(first_line(error)) from error

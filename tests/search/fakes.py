@@ -325,7 +325,10 @@ def build(journal: Journal, *, ideas: int = 4, branch: int = 3, keep: int = 2, *
     proposer = parts.pop("proposer", FakeProposer())
     policy = {
         name: parts.pop(name)
-        for name in ("seed", "history", "repairs", "writing", "stops_when_blocked", "diagnoser", "probes")
+        for name in (
+            *("seed", "history", "repairs", "repairs_in", "writing"),
+            *("stops_when_blocked", "diagnoser", "probes"),
+        )
         if name in parts
     }
     session = Session(journal=journal, budget=budget, **parts)

@@ -158,6 +158,24 @@ def unclear(noise: random.Random) -> Evaluation:
     return Evaluation(status=Status.CORRECT, timing=wide)
 
 
+@pytest.mark.parametrize(("repairs_in", "trips"), [("same_round", 6), ("next_round", 3)])
+def test_repairs_can_travel_with_the_next_round(tmp_path: Path, repairs_in: str, trips: int) -> None:
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    parts = {"ideas": 2, "branch": 4, "rounds": 3, "repairs": 1, "repairs_in": repairs_in}
+    met = []
+    while True:
+        finished, engine = advanced(
+            run, evaluator=queued(run, queue), compares_each_round=False, comparisons=0, **parts
+        )
+        if finished.reason != "blocked":
+            break
+        assert engine.blocked_on is not None
+        met.append({each.split()[1] for each in engine.blocked_on.verdicts})
+        serve(queue, Counter())
+    assert met == [*[{"evaluate"}] * trips, {"thorough"}]
+
+
 def test_a_search_waits_for_its_diagnoses_and_asks_for_all_at_once(tmp_path: Path) -> None:
     run, queue, straight = tmp_path / "run", tmp_path / "queue", tmp_path / "straight.jsonl"
     run.mkdir()
