@@ -306,6 +306,24 @@ class KernelEvaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class TimesCompanions(Protocol):
+    """An evaluator that times a kernel together with others when it evaluates it.
+    `evaluators.scheduler.pool.Pool` does."""
+
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """As `KernelEvaluator.evaluate`; then times a correct kernel in alternating blocks with its
+        companions, for `Evaluation.paired`."""
+        ...
+
+
 class Diagnoser(Protocol):
     """Profiles kernels between rounds, when the search measures nothing."""
 

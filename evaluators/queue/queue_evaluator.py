@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
@@ -142,6 +143,18 @@ class QueueEvaluator:
         verdict = await self._ask(operation, problem, [kernel], on_stage)
         return verdict.evaluations[0]
 
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: OnStage | None = None,
+    ) -> Evaluation:
+        """See `TimesCompanions`. One request does both."""
+        verdict = await self._ask(Operation.EVALUATE, problem, [kernel], on_stage, companions=companions)
+        return verdict.evaluations[0]
+
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """See `KernelEvaluator`."""
         return list((await self._ask(Operation.COMPARE, problem, kernels)).evaluations)
@@ -175,9 +188,10 @@ class QueueEvaluator:
         problem: Problem,
         kernels: Sequence[Kernel] = (),
         on_stage: OnStage | None = None,
-        profile: WantedProfile | None = None,
+        **more: Any,
     ) -> DeviceVerdict:
-        """The verdict on a new measurement. Raises WorkerBroken, or UnfitProblem, if there can be none."""
+        """The verdict on a new measurement; `more` are further arguments of `request_for`. Raises
+        WorkerBroken, or UnfitProblem, if there can be none."""
         question = operation, frozenset(each.id for each in kernels)
         request = request_for(
             operation,
@@ -187,7 +201,7 @@ class QueueEvaluator:
             settings=self._settings,
             kind=self._kind,
             number=self._answered[question],
-            profile=profile,
+            **more,
         )
         verdict = await self._answer(request, on_stage or (lambda stage: None))
         if not kernels and (verdict.unfit or verdict.broken):

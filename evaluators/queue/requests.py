@@ -102,6 +102,7 @@ class DeviceRequest(JsonRecord):
         number: Counts equal questions of the search from 0: each is a new measurement.
         cost_s: Device seconds to expect.
         profile: How to profile the kernel, for a diagnosis.
+        companions: Kernels that the kernel is timed with if it is correct, for an evaluation.
 
     Raises:
         ValueError: The search's name cannot be that of a folder, or the operation cannot be carried out with
@@ -117,6 +118,7 @@ class DeviceRequest(JsonRecord):
     kind: str = ""
     number: int = 0
     profile: WantedProfile | None = None
+    companions: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
         if not SEARCH.fullmatch(self.search):
@@ -125,15 +127,16 @@ class DeviceRequest(JsonRecord):
             raise ValueError(f"{self.operation.value} needs one kernel, not {len(self.kernels)}")
         if (self.operation is Operation.DIAGNOSE) != (self.profile is not None):
             raise ValueError("a diagnosis needs a profile, and nothing else does")
+        if self.companions and (self.operation is not Operation.EVALUATE or len(self.kernels) != 1):
+            raise ValueError("only the evaluation of one kernel has companions")
         if self.operation is Operation.PROBE and not self.problem.timed:
             raise ValueError(f"{self.problem.name} is not timed, so that no probe can be timed on it")
 
     def to_json(self) -> dict[str, Any]:
-        """See `JsonRecord`. Without a `profile` there is no such key, so that older workers can read it."""
-        body = super().to_json()
-        if self.profile is None:
-            del body["profile"]
-        return body
+        """See `JsonRecord`. Without a `profile` or `companions` there is no such key, so that older workers
+        can read it."""
+        absent = [name for name in ("profile", "companions") if not getattr(self, name)]
+        return {name: value for name, value in super().to_json().items() if name not in absent}
 
     @cached_property
     def text(self) -> str:
@@ -186,9 +189,13 @@ def request_for(
     kind: str,
     number: int,
     profile: WantedProfile | None = None,
+    companions: Sequence[Kernel] = (),
 ) -> DeviceRequest:
     """A request, with its expected cost: see `DeviceRequest`."""
-    parts = 1 if operation.examines else max(1, len(kernels)) * max(1, len(problem.cases))
+    cases = 1 if operation.examines else max(1, len(problem.cases))
+    cost_s = EXPECTED_S[operation] * max(1, len(kernels))
+    if companions:
+        cost_s += EXPECTED_S[Operation.COMPARE] * (1 + len(companions))
     return DeviceRequest(
         search=search,
         operation=operation,
@@ -197,6 +204,7 @@ def request_for(
         settings=settings,
         kind=kind,
         number=number,
-        cost_s=EXPECTED_S[operation] * parts,
+        cost_s=cost_s * cases,
         profile=profile,
+        companions=tuple(companions),
     )

@@ -198,6 +198,8 @@ class QueueWorker:
                 return self._sealed(request, facts, facts=facts)
             case Operation.AUDIT:
                 return self._sealed(request, audit=await pool.audit(problem))
+            case Operation.EVALUATE if request.companions:
+                found = [await pool.evaluate_beside(problem, kernels[0], request.companions)]
             case Operation.EVALUATE | Operation.THOROUGH:
                 thorough = request.operation is Operation.THOROUGH
                 found = [await pool.evaluate(problem, each, thorough=thorough) for each in kernels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from evaluators.base.json_record import JsonRecord
 from evaluators.records.diagnosis import Diagnosis
@@ -59,13 +59,6 @@ class DeviceVerdict(JsonRecord):
         judged = all(each.is_lasting for each in self.evaluations)
         timed = self.probe is None or self.probe.is_lasting
         return judged and timed and not (self.broken or self.unfit.startswith(NOT_HERE))
-
-    def to_json(self) -> dict[str, Any]:
-        """See `JsonRecord`. Without a diagnosis or a probe there is no such key, so that older searches can
-        read it."""
-        body = super().to_json()
-        absent = [name for name in ("diagnosis", "probe") if body[name] is None]
-        return {name: value for name, value in body.items() if name not in absent}
 
     @property
     def text(self) -> str:

@@ -223,6 +223,23 @@ class ConfigurationResult(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedSpeedup(JsonRecord):
+    """How many times as fast as another kernel this one is, from alternating blocks of one session.
+
+    Attributes:
+        over: The id of the other kernel.
+        speedup: The median of the paired ratios of their times.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
+    """
+
+    over: str
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(JsonRecord):
     """The verdict on one kernel for one problem.
 
@@ -243,6 +260,7 @@ class Evaluation(JsonRecord):
             `evaluators.records.cases`).
         configurations: For a kernel that declares configurations, all of them: the chosen one first, then the
             fastest, then those that were excluded. All other fields are about the chosen one.
+        paired: The speedups over the companions that the kernel was timed with.
 
     Raises:
         ValueError: A status other than `correct` has a timing, or one other than `rejected` names a rule.
@@ -261,6 +279,7 @@ class Evaluation(JsonRecord):
     own_share: float | None = None
     cases: tuple[CaseResult, ...] = ()
     configurations: tuple[ConfigurationResult, ...] = ()
+    paired: tuple[PairedSpeedup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

@@ -17,13 +17,14 @@ from weakref import WeakValueDictionary
 from evaluators.base.cause import cause_of
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.records.configurations import InvalidConfigurations, configurations
+from evaluators.records.configurations import InvalidConfigurations, configurations, judged_kernel
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
+from evaluators.scheduler.companions import with_companions
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.host import Host, OnStage, WorkerDied
@@ -156,6 +157,25 @@ class Pool:
             return self._without_measurement(job, Status.COMPILE_ERROR, str(error))
         finally:
             opening.cancel()
+
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: OnStage | None = None,
+    ) -> Evaluation:
+        """As `evaluate`; then times a correct kernel in alternating blocks with other kernels, for
+        `Evaluation.paired`. A failure of that session changes no verdict."""
+        found = await self.evaluate(problem, kernel, on_stage=on_stage)
+        judged = judged_kernel(kernel, found)
+        others = [each for each in companions if each.id != judged.id]
+        if found.timing is None or not others:
+            return found
+        own, *rest = await self.compare(problem, [judged, *others], thorough=False)
+        by_id = {each.id: evaluation for each, evaluation in zip(others, rest, strict=True)}
+        return with_companions(found, own, by_id)
 
     async def _judge(self, job: Job) -> Evaluation:
         """The verdict on a kernel without configurations."""

@@ -11,7 +11,6 @@ from search.protocols import ProbeProposer, ProbeTimer, ProposerFailed
 from search.records.budget import BudgetSpent
 from search.records.events import ProbeMeasured, ProbeRequested, ProbeWritten
 from search.records.probe_request import ProbeRequest
-from search.records.tree import Seed
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class Probes:
         if (kernel := session.state.probe_kernels.get(request.id)) is None:
             assert isinstance(self._proposer, ProbeProposer)
             try:
-                base = self._seed(request.base)
+                base = session.seed(request.base)
                 kernel = await self._proposer.write_probe(session.problem, request, base)
             except BudgetSpent as spent:
                 logger.info("probe %s is not written: %s", request.id, spent)
@@ -72,9 +71,3 @@ class Probes:
             session.record(
                 ProbeMeasured(at_s=session.now_s, request_id=request.id, kernel=kernel, probe=probe)
             )
-
-    def _seed(self, id: str) -> Seed | None:
-        """The kernel with this id; None for the reference."""
-        variant = self._session.state.tree.variants.get(id)
-        entry = next((each for each in self._session.entries if each.id == id), None)
-        return variant.seed if variant is not None else entry

@@ -24,7 +24,7 @@ from search.engine.in_flight import InFlight
 from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
 from search.models.client import ModelClient
-from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer
+from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer, TimesCompanions
 from search.records.budget import Budget, Cost
 from search.records.events import (
     BestConfirmed,
@@ -76,6 +76,7 @@ class Session:
         compares_each_round: Whether to compare the leaders before each round, not only at the end.
         confirms: Whether to compare the leaders and measure the best kernel again at the end. False for a run
             that will be resumed.
+        pairs_with_seed: Whether to time each correct kernel together with its seed.
         comparisons: The largest number of sessions to find out which leader is the fastest, each time.
         plug_ins: Further parts of the search, for the line that says which one failed.
     """
@@ -99,6 +100,7 @@ class Session:
         compares_each_round: bool = True,
         confirms: bool = True,
         comparisons: int = COMPARE_AT_MOST,
+        pairs_with_seed: bool = False,
         plug_ins: Iterable[PlugIn] = (),
     ) -> None:
         if outstanding < 1:
@@ -118,6 +120,9 @@ class Session:
         self.compares_each_round = compares_each_round
         self.confirms = confirms
         self.comparisons = comparisons
+        self._beside = evaluator if pairs_with_seed and isinstance(evaluator, TimesCompanions) else None
+        if pairs_with_seed and self._beside is None:
+            logger.warning("pair_with_seed=true has no effect: this search's evaluator cannot do it")
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps those that it started with."""
@@ -194,6 +199,12 @@ class Session:
                 **self._identity,
             )
         )
+
+    def seed(self, id: str) -> Seed | None:
+        """The variant or library entry with this id; None for the reference."""
+        variant = self.state.tree.variants.get(id)
+        entry = next((each for each in self.entries if each.id == id), None)
+        return variant.seed if variant is not None else entry
 
     async def evaluate(self, variant: Variant) -> Variant | None:
         """Evaluates a variant, or takes over the verdict of an equal kernel, and settles its reservation.
@@ -299,7 +310,12 @@ class Session:
                 say(stage)
                 self._stage(variant, stage)
 
-            return self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            seed = self.seed(variant.parent)
+            if self._beside is None or seed is None or seed.kernel.id == variant.kernel.id:
+                return self.evaluator.evaluate(self.problem, variant.kernel, on_stage=on_stage)
+            return self._beside.evaluate_beside(
+                self.problem, variant.kernel, [seed.kernel], on_stage=on_stage
+            )
 
         return await self._in_time(ask)
 

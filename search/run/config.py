@@ -73,6 +73,11 @@ class RunConfig(RunFolderConfig):
         "times that the leading kernels may be measured against each other after one round, or at the end; "
         "0: never",
     )
+    pair_with_seed: bool = option(
+        False,
+        "time each correct kernel in alternating blocks with its seed too, so that models are told their "
+        "difference with a narrow interval",
+    )
     profile: str = option(
         "off",
         "profile the best kernels before each round, for the prompts: off | static | trace | counters | auto",

@@ -91,6 +91,7 @@ class SearchSpec:
                     ranking=self.ranking,
                     compares_each_round=self.compare_leaders,
                     comparisons=self.comparisons,
+                    pairs_with_seed=bool(self.config.get("pair_with_seed", False)),
                     plug_ins=self.plug_ins,
                     **session,
                 ),

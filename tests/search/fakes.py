@@ -117,7 +117,7 @@ class FakeProposer:
         self.histories.append(list(history))
         if expansion.round > self.last_round:
             return []
-        gains = [outcome.best.evaluation for outcome in history if outcome.best]
+        gains = [each.best.evaluation.speedup for each in history if each.best and each.best.evaluation]
         told = hashlib.sha256(repr(([o.idea.id for o in history], gains)).encode()).hexdigest()[:8]
         return [
             Idea(

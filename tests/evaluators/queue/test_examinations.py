@@ -28,6 +28,7 @@ from evaluators.queue.requests import (
 from evaluators.queue.serving import QueueWorker
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
 from evaluators.records.diagnosis import Diagnosis
+from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.probe import ProbeStatus
 from evaluators.records.problem import Kernel
 from evaluators.scheduler.pool import Pool
@@ -171,13 +172,54 @@ def test_workers_leave_operations_that_they_do_not_know(
     assert "it is left to others" in caplog.text
 
 
-def test_older_programs_can_read_what_they_know() -> None:
-    """A request and a verdict have no key that they did not have before there were diagnoses."""
-    asked = request()
-    assert "profile" not in json.loads(asked.text)
-    assert not {"diagnosis", "probe"} & set(json.loads(verdict_on(asked).text))
-    diagnosing = request(operation=Operation.DIAGNOSE, profile=STATIC)
-    assert DeviceRequest.read(diagnosing.text, diagnosing.id) == diagnosing
+def test_older_workers_can_read_what_they_know() -> None:
+    """A request has no key that it did not have before there were diagnoses and companions."""
+    assert not {"profile", "companions"} & set(json.loads(request().text))
+    for more in ({"operation": Operation.DIAGNOSE, "profile": STATIC}, {"companions": [kernel("seed")]}):
+        asked = request(**more)
+        assert DeviceRequest.read(asked.text, asked.id) == asked
+
+
+def test_a_kernel_is_timed_with_its_companions_in_the_same_request(tmp_path: Path) -> None:
+    host = SamplingHost()
+
+    async def ask(evaluator: QueueEvaluator) -> Any:
+        return await asyncio.gather(
+            *(evaluator.evaluate_beside(ON_GPU, kernel(name), [kernel("seed")]) for name in ("a", "seed"))
+        )
+
+    found, itself = examined(tmp_path, ask, FakeProfiler(), host)
+    (paired,) = found.paired
+    assert paired.over == kernel("seed").id and paired.speedup == pytest.approx(2.0)
+    assert paired.low <= paired.speedup <= paired.high
+    assert host.compared == [(kernel("a").id, kernel("seed").id)]
+    assert found.device_s == pytest.approx(3 * CORRECT.device_s) and itself.device_s == CORRECT.device_s
+    assert found.stages_s["comparing"] == pytest.approx(2 * CORRECT.device_s)
+    assert itself.paired == () and len([*(tmp_path / "verdicts/one").iterdir()]) == 2
+
+
+@pytest.mark.parametrize("lost", [break_down, lambda: None])
+def test_a_session_that_fails_costs_no_verdict(tmp_path: Path, lost: Callable[[], Any]) -> None:
+    """Nor does one with too few samples."""
+    host = FakeHost()
+    host.measuring = [lambda: CORRECT, lost, lost, lost]
+
+    async def ask(evaluator: QueueEvaluator) -> Any:
+        return await evaluator.evaluate_beside(ON_GPU, kernel(), [kernel("seed")])
+
+    found = examined(tmp_path, ask, FakeProfiler(), host)
+    assert (found.status, found.paired) == (Status.CORRECT, ())
+
+
+class SamplingHost(FakeHost):
+    """In its sessions, each kernel takes twice as long as the one before."""
+
+    async def compare(self, device: int, problem: Any, kernels: Any, *rest: Any) -> list[Evaluation]:
+        found = await super().compare(device, problem, kernels, *rest)
+        assert CORRECT.timing is not None
+        samples = [(2.0**number,) * 8 for number in range(len(found))]
+        timings = [replace(CORRECT.timing, kernel_samples_ms=each) for each in samples]
+        return [replace(each, timing=own) for each, own in zip(found, timings, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +228,7 @@ def test_older_programs_can_read_what_they_know() -> None:
         ({"operation": "diagnose"}, "needs a profile"),
         ({"operation": "evaluate", "profile": {"level": "static"}}, "nothing else does"),
         ({"operation": "diagnose", "profile": {"level": "deep"}}, "profile.level is 'deep'"),
+        ({"operation": "thorough", "companions": [{"source": "x", "language": "cpp"}]}, "companions"),
         ({"operation": "probe", "kernels": []}, "probe needs one kernel, not 0"),
         ({"operation": "probe", "problem": {**ON_GPU.to_json(), "timed": False}}, "is not timed"),
     ],

@@ -176,6 +176,19 @@ def test_repairs_can_travel_with_the_next_round(tmp_path: Path, repairs_in: str,
     assert met == [*[{"evaluate"}] * trips, {"thorough"}]
 
 
+def test_the_seed_travels_in_the_request(tmp_path: Path) -> None:
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    companions = Counter[int]()
+    parts: dict[str, Any] = {"ideas": 1, "branch": 2, "rounds": 2, "comparisons": 0}
+    while advanced(run, evaluator=queued(run, queue), pairs_with_seed=True, **parts)[0].reason == "blocked":
+        folder = QueueFolder(queue)
+        companions.update(len(folder.read(each).companions) for each in folder.pending())
+        serve(queue, Counter())
+    variants = state_of(run / "journal.jsonl").tree.variants.values()
+    assert companions[1] == sum(bool(each.parent) for each in variants) == 2
+
+
 def test_a_search_waits_for_its_diagnoses_and_asks_for_all_at_once(tmp_path: Path) -> None:
     run, queue, straight = tmp_path / "run", tmp_path / "queue", tmp_path / "straight.jsonl"
     run.mkdir()
