@@ -14,13 +14,22 @@ from evaluators.base.usage_error import UsageError
 from search.engine.diagnoses import Diagnoses
 from search.engine.faults import plug_in
 from search.engine.outside_watch import OutsideWatch
-from search.engine.pipeline import SAME_ROUND, Pipeline, parent_of
+from search.engine.pipeline import NEXT_ROUND, SAME_ROUND, Pipeline, parent_of
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
 from search.protocols import Diagnoser, Proposer, RunContext, Strategy, View, expansions_of_a_round
 from search.records.events import RunFinished
 from search.records.outside import Awaited
 from search.records.tree import Expansion, drop_ins
+
+
+def require_rounds(strategy: Strategy, repairs_in: str) -> None:
+    """Raises ValueError if repairs are to wait for the next round and the strategy has no rounds."""
+    if repairs_in == NEXT_ROUND and not strategy.synchronous:
+        raise ValueError(
+            f"repairs_in={repairs_in} needs rounds, and strategy {type(strategy).__name__} has none; set "
+            f"repairs_in={SAME_ROUND}, or choose another strategy"
+        )
 
 
 class Engine:
@@ -79,11 +88,7 @@ class Engine:
             probes=probes,
             repairs_in=repairs_in,
         )
-        if self.pipeline.repairs_wait and not strategy.synchronous:
-            raise ValueError(
-                f"repairs_in={repairs_in} needs rounds, and this strategy has none; set "
-                f"repairs_in={SAME_ROUND} or strategy.synchronous=true"
-            )
+        require_rounds(strategy, repairs_in)
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
         self._watch = OutsideWatch(session, stops=stops_when_blocked)

@@ -13,7 +13,7 @@ from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.app.plug_ins import plug_ins_of
-from search.engine.engine import Engine
+from search.engine.engine import Engine, require_rounds
 from search.engine.faults import PlugIn, naming, plug_in
 from search.engine.outside_watch import BLOCKED
 from search.engine.pipeline import SAME_ROUND
@@ -134,6 +134,11 @@ def _specification(
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     budget_of(limits)
+    strategy = strategy or build(config.strategy)
+    try:
+        require_rounds(strategy, str(config.get("repairs_in", SAME_ROUND)))
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error
     evaluator: KernelEvaluator | None = None
     entries: Sequence[Seed] | None = None
     ranking = LOWER_END
@@ -145,7 +150,7 @@ def _specification(
         evaluator, entries, ranking = proposer.evaluator, proposer.entries, MEDIAN
     return SearchSpec(
         problem=problem,
-        strategy=strategy or build(config.strategy),
+        strategy=strategy,
         proposer=proposer,
         limits=limits,
         evaluator=evaluator,
