@@ -15,7 +15,8 @@ Where to look, from the commands down to the machine; each file says more at its
                   trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs
                   profiled_call with stand-ins for compilers)
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, on_configurations,
-                  known_problems, device_health, device_use, retries; host: local_host (threads), ray_host
+                  companions (timed together), known_problems, device_health, device_use, retries; host:
+                  local_host (threads), ray_host
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,
                   candidate_runner, candidate_turns
     judge/        the trusted process: judge_process, reference_session (session_options), staging

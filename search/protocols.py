@@ -346,12 +346,31 @@ class RacingEvaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class TimesCompanions(Protocol):
+    """An evaluator that times a kernel together with others when it evaluates it.
+    `evaluators.scheduler.pool.Pool` does."""
+
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """As `KernelEvaluator.evaluate`; then times a correct kernel in alternating blocks with its
+        companions, for `Evaluation.paired`."""
+        ...
+
+
 class Diagnoser(Protocol):
-    """Profiles kernels between rounds, when nothing is measured."""
+    """Profiles kernels between rounds, when the search measures nothing."""
 
     async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
-        """Profiles a correct kernel. Never raises for the kernel's own failure: the diagnosis then has no
-        level, and says why. Cancelling it ends the profile."""
+        """Profiles a correct kernel while nothing is measured on that device. Several may be asked for at
+        once. Never raises for the kernel's own failure: the diagnosis then has no level, and says why.
+        Cancelling it ends the profile."""
         ...
 
 

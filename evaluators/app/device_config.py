@@ -22,7 +22,12 @@ def settle_device(config: DictConfig) -> str:
 
 def is_elsewhere(config: DictConfig) -> bool:
     """Whether other machines have the devices: those of a Ray cluster, or the workers of a queue."""
-    return bool(OmegaConf.select(config, "ray.address")) or "path" in (config.get("pool") or {})
+    return bool(OmegaConf.select(config, "ray.address")) or is_queue(config)
+
+
+def is_queue(config: DictConfig) -> bool:
+    """Whether the workers of a queue measure."""
+    return "path" in (config.get("pool") or {})
 
 
 def host_of(config: DictConfig, settings: Settings | None = None) -> Host:

@@ -8,6 +8,7 @@ them, there are no counters, unless the caller allows a process with limits alon
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -101,15 +102,43 @@ class KernelProfiler:
     """Profiles kernels one by one, on this machine's device. Once `ncu` is known not to be allowed to read
     counters, it is not tried again."""
 
-    def __init__(self, settings: Settings, limits: ProfileLimits | None = None) -> None:
-        """`settings` are the evaluator's: its isolation and its limits on memory and files apply."""
+    def __init__(
+        self, settings: Settings, limits: ProfileLimits | None = None, *, visible_gpu: str = ""
+    ) -> None:
+        """`settings` are the evaluator's: its isolation and its limits on memory and files apply.
+        `visible_gpu` is the value of CUDA_VISIBLE_DEVICES for its processes, "" to leave it unchanged."""
         self._settings, self._limits = settings, limits or ProfileLimits()
+        self._visible = {"CUDA_VISIBLE_DEVICES": visible_gpu} if visible_gpu else {}
         self._no_counters = ""
         self._stopping = threading.Event()
 
     def stop(self) -> None:
         """Ends the profile that is under way in another thread, and any later one."""
         self._stopping.set()
+
+    async def profile_in_thread(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        *,
+        wanted: str,
+        roofline: Roofline | None,
+        call_ms: float | None,
+    ) -> Diagnosis:
+        """As `profile`, in another thread. Cancelling it ends the profile, and waits until its processes have
+        ended."""
+        profiling = asyncio.create_task(
+            asyncio.to_thread(
+                self.profile, problem, kernel, wanted=wanted, roofline=roofline, call_ms=call_ms
+            )
+        )
+        try:
+            await asyncio.wait({profiling})
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.gather(profiling, return_exceptions=True)
+            raise
+        return profiling.result()
 
     def profile(
         self,
@@ -136,7 +165,8 @@ class KernelProfiler:
         if wanted not in PROFILES[1:]:
             raise ValueError(f"profile={wanted} must be one of {', '.join(PROFILES[1:])}")
         problem = _one_case(problem)
-        gpu = first_gpu(confinement.clean_environment()) if problem.device == "cuda" else None
+        environment = confinement.clean_environment() | self._visible
+        gpu = first_gpu(environment) if problem.device == "cuda" else None
         task = _task(problem, roofline)
         missing: dict[Level, str] = {}
         seconds: dict[str, float] = {}
@@ -261,7 +291,7 @@ class KernelProfiler:
         of what it wrote. Raises ProfileFailed if it exceeds a limit."""
         scratch, path = folder / "scratch", folder / "order.json"
         path.write_text(json.dumps(order.to_json()))
-        environment = confinement.clean_environment(scratch)
+        environment = confinement.clean_environment(scratch) | self._visible
         paths = [str(PACKAGE.parent), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment |= compilers.stand_ins(scratch, cuda=gpu is not None)

@@ -7,6 +7,7 @@ carried out. Nothing is ever unpacked to a path that an archive names.
 from __future__ import annotations
 
 import io
+import logging
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from pathlib import Path
 from evaluators.base.usage_error import UsageError
 from evaluators.queue.leases import Leases
 from evaluators.queue.queue_folder import PendingRequest, QueueFolder, require_fit
-from evaluators.queue.requests import BadRequest, DeviceRequest
+from evaluators.queue.requests import BadRequest, DeviceRequest, UnknownOperation
 from evaluators.queue.turns import in_turn
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
+
+logger = logging.getLogger(__name__)
 
 MOST_BYTES = 64 * 2**20
 """The largest request that is read from an archive."""
@@ -64,16 +67,22 @@ def pack(requests: Iterable[DeviceRequest], path: Path) -> list[DeviceRequest]:
 
 
 def packed(path: Path) -> Iterator[DeviceRequest]:
-    """The requests of an archive. Raises UsageError for a file that is no archive of unaltered requests."""
+    """The requests of an archive, without those of a newer version. Raises UsageError for a file that is no
+    archive of unaltered requests."""
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() and member.size <= MOST_BYTES else None
                 if file is None:
                     raise UsageError(f"{path}: {member.name!r:.100} is no request")
-                yield DeviceRequest.read(
-                    file.read().decode(errors="replace"), member.name.removesuffix(".json")
-                )
+                try:
+                    request = DeviceRequest.read(
+                        file.read().decode(errors="replace"), member.name.removesuffix(".json")
+                    )
+                except UnknownOperation as error:
+                    logger.warning("%s; it is left to others", error)
+                else:
+                    yield request
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except (tarfile.TarError, BadRequest) as error:

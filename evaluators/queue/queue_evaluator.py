@@ -15,14 +15,17 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.queue.queue_folder import QueueFolder
-from evaluators.queue.requests import DeviceRequest, Operation, request_for
+from evaluators.queue.requests import DeviceRequest, Operation, WantedProfile, request_for
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
-from evaluators.records.evaluation import Evaluation
+from evaluators.records.diagnosis import Diagnosis
+from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.race import Threshold
 from evaluators.records.reference_audit import ReferenceAudit
@@ -157,12 +160,42 @@ class QueueEvaluator:
         self, problem: Problem, kernel: Kernel, *, threshold: Threshold, on_stage: OnStage | None = None
     ) -> Evaluation:
         """See `RacingEvaluator`. The only stage is `waiting`."""
-        verdict = await self._ask(Operation.RACE, problem, [kernel], on_stage, threshold)
+        verdict = await self._ask(Operation.RACE, problem, [kernel], on_stage, threshold=threshold)
         return verdict.evaluations[0]
+
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: OnStage | None = None,
+    ) -> Evaluation:
+        """See `TimesCompanions`. One request does both."""
+        verdict = await self._ask(Operation.EVALUATE, problem, [kernel], on_stage, companions=companions)
+        return verdict.measured[0]
 
     async def compare(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Evaluation]:
         """See `KernelEvaluator`."""
         return list((await self._ask(Operation.COMPARE, problem, kernels)).measured)
+
+    async def probe(self, problem: Problem, kernel: Kernel, *, on_stage: OnStage | None = None) -> Probe:
+        """See `ProbeTimer`. The only stage is `waiting`."""
+        verdict = await self._ask(Operation.PROBE, problem, [kernel], on_stage)
+        if verdict.probe is not None:
+            return verdict.probe
+        status = Status.UNFIT_REFERENCE if verdict.unfit else Status.INFRASTRUCTURE_ERROR
+        return Probe.failed(status, verdict.unfit or verdict.broken)
+
+    async def diagnose(
+        self, problem: Problem, kernel: Kernel, evaluation: Evaluation, *, level: str
+    ) -> Diagnosis:
+        """See `Diagnoser`. `level` is the highest level to reach, or `auto`."""
+        timing = evaluation.timing
+        call_ms = timing.kernel_ms if timing is not None else None
+        wanted = WantedProfile(level=level, roofline=evaluation.roofline, call_ms=call_ms)
+        verdict = await self._ask(Operation.DIAGNOSE, problem, [kernel], profile=wanted)
+        return verdict.diagnosis or Diagnosis(missing={"profile": verdict.unfit or verdict.broken})
 
     def withdraw(self) -> None:
         """Removes the search's requests from the queue, because nobody waits for them any more. Raises
@@ -175,9 +208,10 @@ class QueueEvaluator:
         problem: Problem,
         kernels: Sequence[Kernel] = (),
         on_stage: OnStage | None = None,
-        threshold: Threshold = 0.0,
+        **more: Any,
     ) -> DeviceVerdict:
-        """The verdict on a new measurement. Raises WorkerBroken, or UnfitProblem, if there can be none."""
+        """The verdict on a new measurement; `more` are further arguments of `request_for`. Raises
+        WorkerBroken, or UnfitProblem, if there can be none."""
         question = operation, frozenset(each.id for each in kernels)
         request = request_for(
             operation,
@@ -187,7 +221,7 @@ class QueueEvaluator:
             settings=self._settings,
             kind=self._kind,
             number=self._answered[question],
-            threshold=threshold,
+            **more,
         )
         verdict = await self._answer(request, on_stage or (lambda stage: None))
         if not kernels and (verdict.unfit or verdict.broken):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from evaluators.base.atomic_write import write_if_new
 from evaluators.base.usage_error import UsageError
-from evaluators.queue.requests import SEARCH, DeviceRequest
+from evaluators.queue.requests import SEARCH, DeviceRequest, Operation
 from evaluators.queue.verdicts import BadVerdict, DeviceVerdict
 from evaluators.records.race import answers
 
@@ -136,11 +136,16 @@ def require_fit(request: DeviceRequest, verdict: DeviceVerdict) -> None:
         raise BadVerdict(f"{by} is one on request {verdict.request:.40}")
     if request.kind and verdict.device != request.kind:
         raise BadVerdict(f"{by} comes from {verdict.device:.100}; the search is pinned to {request.kind}")
-    if not verdict.unfit and len(verdict.evaluations) != len(request.kernels):
-        count = len(verdict.evaluations)
+    if verdict.unfit:
+        return
+    operation, count = request.operation, len(verdict.evaluations)
+    if operation.judges and count != len(request.kernels):
         raise BadVerdict(f"{by} has {count} evaluations for {len(request.kernels)} kernels")
     if not all(answers(each, request.threshold) for each in verdict.evaluations):
         raise BadVerdict(f"{by} has only a quick stage, although the request asks for more")
+    found = {Operation.DIAGNOSE: verdict.diagnosis, Operation.PROBE: verdict.probe}
+    if operation.examines and found[operation] is None and not verdict.broken:
+        raise BadVerdict(f"{by} has no {'diagnosis' if operation is Operation.DIAGNOSE else 'result'}")
 
 
 def _why_others_can_write(folder: Path) -> str:

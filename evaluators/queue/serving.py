@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evaluators.base.cause import cause_of
+from evaluators.base.cause import cause_of, first_line
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.device.settings import Settings
+from evaluators.profiling.profiler import KernelProfiler, ProfileFailed
 from evaluators.queue.requests import DeviceRequest, Operation
 from evaluators.queue.sources import Claimed, RequestSource
 from evaluators.queue.verdicts import DeviceVerdict
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.scheduler.pool import Pool
 
@@ -62,6 +64,7 @@ class QueueWorker:
         seconds: Seconds until it stops; None: no limit.
         idle_s: Seconds without any request after which it stops; None: no limit.
         look_every_s: Seconds between two looks for requests.
+        make_profiler: Makes the profiler for some settings and the pool's device with this number.
     """
 
     def __init__(
@@ -74,14 +77,20 @@ class QueueWorker:
         seconds: float | None = None,
         idle_s: float | None = None,
         look_every_s: float = LOOK_EVERY_S,
+        make_profiler: Callable[[Settings, int], KernelProfiler] = lambda settings, _: KernelProfiler(
+            settings
+        ),
     ) -> None:
         self._source, self._identity, self._make_pool = source, identity, make_pool
+        self._make_profiler = make_profiler
         self._at_once, self._look_every_s = at_once, look_every_s
         self._idle_s = math.inf if idle_s is None else idle_s
         self._end_s = math.inf if seconds is None else time.monotonic() + seconds
         self._stop = asyncio.Event()
         self._settings: Settings | None = None
         self._pool: Pool | None = None
+        self._profilers: dict[int, KernelProfiler] = {}
+        """Those for the pool's settings, by device."""
         self._tasks: dict[asyncio.Task[DeviceVerdict], Claimed] = {}
         self._unstored: list[tuple[Claimed, DeviceVerdict]] = []
         """Verdicts that the disk has not taken yet."""
@@ -189,6 +198,8 @@ class QueueWorker:
                 return self._sealed(request, facts, facts=facts)
             case Operation.AUDIT:
                 return self._sealed(request, audit=await pool.audit(problem))
+            case Operation.EVALUATE if request.companions:
+                found = [await pool.evaluate_beside(problem, kernels[0], request.companions)]
             case Operation.EVALUATE | Operation.THOROUGH:
                 thorough = request.operation is Operation.THOROUGH
                 found = [await pool.evaluate(problem, each, thorough=thorough) for each in kernels]
@@ -196,7 +207,34 @@ class QueueWorker:
                 found = [await pool.race(problem, each, threshold=request.threshold) for each in kernels]
             case Operation.COMPARE:
                 found = await pool.compare(problem, kernels)
+            case Operation.PROBE:
+                facts = await pool.describe(problem)
+                return self._sealed(request, facts, probe=await pool.probe(problem, kernels[0]))
+            case Operation.DIAGNOSE:
+                facts = await pool.describe(problem)
+                diagnosis = await self._diagnosis(pool, request)
+                about = {**facts, "isolation": diagnosis.isolation}
+                return self._sealed(request, about, diagnosis=diagnosis)
         return self._sealed(request, found[0].environment, evaluations=tuple(found))
+
+    async def _diagnosis(self, pool: Pool, request: DeviceRequest) -> Diagnosis:
+        """The diagnosis; without a level if the kernel cannot be profiled. Raises OSError if this machine
+        cannot profile."""
+        wanted = request.profile
+        assert wanted is not None
+        async with pool.lent(request.problem) as device:
+            if device not in self._profilers:
+                self._profilers[device] = self._make_profiler(request.settings, device)
+            try:
+                return await self._profilers[device].profile_in_thread(
+                    request.problem,
+                    request.kernels[0],
+                    wanted=wanted.level,
+                    roofline=wanted.roofline,
+                    call_ms=wanted.call_ms,
+                )
+            except ProfileFailed as error:
+                return Diagnosis(missing={"profile": first_line(error)})
 
     def _sealed(
         self, request: DeviceRequest, environment: Mapping[str, str] | None = None, **found: Any
@@ -213,7 +251,8 @@ class QueueWorker:
 
     def _broken(self, request: DeviceRequest, reason: str) -> DeviceVerdict:
         failed = Evaluation(status=Status.INFRASTRUCTURE_ERROR, log=reason)
-        return self._sealed(request, evaluations=(failed,) * len(request.kernels), broken=reason)
+        judged = len(request.kernels) if request.operation.judges else 0
+        return self._sealed(request, evaluations=(failed,) * judged, broken=reason)
 
     async def _beat(self) -> None:
         while True:
@@ -240,6 +279,7 @@ class QueueWorker:
         if self._pool is not None:
             self._pool.close(now=now)
         self._pool = None
+        self._profilers.clear()
 
     @contextlib.contextmanager
     def _disk(self, what: str) -> Iterator[None]:
@@ -254,4 +294,6 @@ class QueueWorker:
 
 def _reason(verdict: DeviceVerdict) -> str:
     logs = [each.log for each in verdict.evaluations if not each.is_lasting]
+    if verdict.probe is not None and not verdict.probe.is_lasting:
+        logs.append(verdict.probe.log)
     return cause_of(next(filter(None, [verdict.broken, verdict.unfit, *logs]), ""))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from evaluators.base.json_record import JsonRecord
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import NOT_HERE, Evaluation
+from evaluators.records.probe import Probe
 from evaluators.records.problem import content_id
 from evaluators.records.reference_audit import ReferenceAudit
 
@@ -31,6 +33,8 @@ class DeviceVerdict(JsonRecord):
         facts: The facts of device and software, for a request to describe a problem.
         evaluations: One for each kernel, in the request's order.
         audit: The audit, for a request for one.
+        diagnosis: The diagnosis, for a request for one.
+        probe: The result of the probe, for a request to time one.
         unfit: Why the reference cannot judge; "" if it can, or if it was not asked for.
         broken: Why the worker could not carry out the request; "" if it did.
     """
@@ -43,6 +47,8 @@ class DeviceVerdict(JsonRecord):
     facts: Mapping[str, str] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
     audit: ReferenceAudit | None = None
+    diagnosis: Diagnosis | None = None
+    probe: Probe | None = None
     unfit: str = ""
     broken: str = ""
 
@@ -50,8 +56,9 @@ class DeviceVerdict(JsonRecord):
     def is_lasting(self) -> bool:
         """Whether it says something about the request, and not about the machine: another worker would
         answer the same."""
-        machines = self.unfit.startswith(NOT_HERE) or any(not each.is_lasting for each in self.evaluations)
-        return not (self.broken or machines)
+        judged = all(each.is_lasting for each in self.evaluations)
+        timed = self.probe is None or self.probe.is_lasting
+        return judged and timed and not (self.broken or self.unfit.startswith(NOT_HERE))
 
     @property
     def measured(self) -> tuple[Evaluation, ...]:

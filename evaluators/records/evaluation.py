@@ -280,6 +280,23 @@ class ConfigurationResult(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedSpeedup(JsonRecord):
+    """How many times as fast as another kernel this one is, from alternating blocks of one session.
+
+    Attributes:
+        over: The id of the other kernel.
+        speedup: The median of the paired ratios of their times.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
+    """
+
+    over: str
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(JsonRecord):
     """The verdict on one kernel for one problem.
 
@@ -305,6 +322,7 @@ class Evaluation(JsonRecord):
         quick: What was measured of an `outpaced` kernel; None for any other status.
         resources: Registers, stack and shared memory of the GPU functions that the build compiled, those with
             the most registers first. Empty if unknown. Nothing is judged by them.
+        paired: The speedups over the companions that the kernel was timed with.
 
     Raises:
         ValueError: A status other than `correct` has a timing, one other than `rejected` names a rule, or one
@@ -327,6 +345,7 @@ class Evaluation(JsonRecord):
     configurations: tuple[ConfigurationResult, ...] = ()
     quick: QuickStage | None = None
     resources: tuple[FunctionResources, ...] = ()
+    paired: tuple[PairedSpeedup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

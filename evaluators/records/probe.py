@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from evaluators.base.cause import cause_of, printable
 from evaluators.base.json_record import JsonRecord
-from evaluators.records.evaluation import Status
+from evaluators.records.evaluation import NOT_HERE, Status
 from evaluators.records.time_spent import DeviceLease
 from evaluators.records.timing import interval, paired_speedup
 
@@ -220,6 +220,12 @@ class Probe(JsonRecord):
         if status is Status.INCORRECT:  # only a forged message says so: nobody looks at the outputs
             status = Status.REJECTED
         return cls(status=ProbeStatus(status.value), log=log)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the machine has no part in it: another one would find the same."""
+        machines = self.status is ProbeStatus.UNFIT_REFERENCE and self.log.startswith(NOT_HERE)
+        return self.status is not ProbeStatus.INFRASTRUCTURE_ERROR and not machines
 
     @property
     def cause(self) -> str:

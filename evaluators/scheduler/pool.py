@@ -17,7 +17,12 @@ from weakref import WeakValueDictionary
 from evaluators.base.cause import cause_of
 from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
-from evaluators.records.configurations import InvalidConfigurations, configurations, declares_configurations
+from evaluators.records.configurations import (
+    InvalidConfigurations,
+    configurations,
+    declares_configurations,
+    judged_kernel,
+)
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.opening import Opening
 from evaluators.records.probe import Probe
@@ -25,6 +30,7 @@ from evaluators.records.problem import Kernel, Problem
 from evaluators.records.race import Threshold, after_quick_stage, reaches, with_quick_stage
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
+from evaluators.scheduler.companions import with_companions
 from evaluators.scheduler.device_health import DeviceHealth
 from evaluators.scheduler.device_queue import DeviceQueue
 from evaluators.scheduler.device_use import LeaseClock
@@ -194,6 +200,25 @@ class Pool:
         finally:
             opening.cancel()
 
+    async def evaluate_beside(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        companions: Sequence[Kernel],
+        *,
+        on_stage: OnStage | None = None,
+    ) -> Evaluation:
+        """As `evaluate`; then times a correct kernel in alternating blocks with other kernels, for
+        `Evaluation.paired`. A failure of that session changes no verdict."""
+        found = await self.evaluate(problem, kernel, on_stage=on_stage)
+        judged = judged_kernel(kernel, found)
+        others = [each for each in companions if each.id != judged.id]
+        if found.timing is None or not others:
+            return found
+        own, *rest = await self.compare(problem, [judged, *others], thorough=False)
+        by_id = {each.id: evaluation for each, evaluation in zip(others, rest, strict=True)}
+        return with_companions(found, own, by_id)
+
     async def _judge(self, job: Job) -> Evaluation:
         """The verdict on a kernel without configurations."""
         if job.problem.cases:
@@ -265,6 +290,12 @@ class Pool:
                     return await self._settle_probe(job)
         finally:
             opening.cancel()
+
+    @asynccontextmanager
+    async def lent(self, problem: Problem) -> AsyncIterator[int]:
+        """The number of a device on which nothing is measured during the block."""
+        async with self._devices.lease(problem.id) as device:
+            yield device
 
     async def _settle_probe(self, job: Job) -> Probe:
         """The result, from the first of TRIES that this machine does not disturb."""

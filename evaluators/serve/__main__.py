@@ -40,6 +40,7 @@ from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.isolation import confinement
+from evaluators.profiling.profiler import KernelProfiler
 from evaluators.queue.archive import packed
 from evaluators.queue.leases import Leases
 from evaluators.queue.queue_folder import QueueFolder
@@ -130,6 +131,7 @@ async def serve(chosen: ServeOptions) -> int:
     source = _source(chosen, name)
     identity, lanes = _identity(chosen, name)
     on_gpu = identity.device == "cuda"
+    gpus = visible_gpus() if on_gpu else [""]
     worker = QueueWorker(
         source,
         identity,
@@ -137,6 +139,9 @@ async def serve(chosen: ServeOptions) -> int:
         at_once=lanes,
         seconds=chosen.seconds,
         idle_s=chosen.idle,
+        make_profiler=lambda settings, number: KernelProfiler(
+            confined(settings, chosen.isolation), visible_gpu=gpus[number]
+        ),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)

@@ -1,4 +1,4 @@
-"""Profiles kernels apart from any measurement: those that a round's ideas start from, or one by one."""
+"""Profiles kernels apart from any measurement: those that a round's ideas start from, or a single one."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ class Diagnoses:
         self._session, self._diagnoser = session, diagnoser
 
     async def take(self, expansions: Sequence[Expansion]) -> None:
-        """Profiles the best kernel, its runner-up and the seeds, unless they were profiled before. A stop
-        ends it at once."""
+        """Profiles the best kernel, its runner-up and the seeds, unless they were profiled before: all are
+        asked for at once. A stop ends it at once."""
         work = self._session.work
-        for seed in self._due(expansions):
-            if work.stop is not None:
-                return
-            task = work.spawn(self.one(seed), f"profile {seed.id}")
-            while not task.done() and work.stop is None:
-                await work.changed()
+        tasks = [work.spawn(self.one(seed), f"profile {seed.id}") for seed in self._due(expansions)]
+        while not all(task.done() for task in tasks) and work.stop is None:
+            await work.changed()
+        for task in tasks:
             task.cancel()
 
     async def one(self, seed: Seed) -> None:
         """Profiles a correct kernel and records its diagnosis."""
         session = self._session
         assert seed.evaluation is not None
-        diagnosis = await self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
+        diagnosing = self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
+        diagnosis = await session.asked(diagnosing)
         session.record(
             KernelDiagnosed(at_s=session.now_s, seed=seed.id, kernel=seed.kernel.id, diagnosis=diagnosis)
         )

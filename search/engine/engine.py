@@ -14,7 +14,7 @@ from evaluators.base.usage_error import UsageError
 from search.engine.diagnoses import Diagnoses
 from search.engine.faults import plug_in
 from search.engine.outside_watch import OutsideWatch
-from search.engine.pipeline import Pipeline, parent_of
+from search.engine.pipeline import NEXT_ROUND, SAME_ROUND, Pipeline, parent_of
 from search.engine.race import hopeful, to_judge
 from search.engine.session import Session
 from search.engine.steady_state import SteadyState
@@ -22,6 +22,15 @@ from search.protocols import Diagnoser, Proposer, RunContext, Strategy, View, ex
 from search.records.events import RunFinished
 from search.records.outside import Awaited
 from search.records.tree import Expansion, Tree, drop_ins
+
+
+def require_rounds(strategy: Strategy, repairs_in: str) -> None:
+    """Raises ValueError if repairs are to wait for the next round and the strategy has no rounds."""
+    if repairs_in == NEXT_ROUND and not strategy.synchronous:
+        raise ValueError(
+            f"repairs_in={repairs_in} needs rounds, and strategy {type(strategy).__name__} has none; set "
+            f"repairs_in={SAME_ROUND}, or choose another strategy"
+        )
 
 
 class Engine:
@@ -40,6 +49,8 @@ class Engine:
         seed: The seed of all random choices.
         history: What the proposer sees of earlier ideas; see `search.records.tree.shown_history`.
         repairs: How many times a failed variant returns to the proposer, with the evaluator's log.
+        repairs_in: `same_round`, or `next_round`: the failed variants of a round are repaired while the next
+            one is written, so that a round needs its devices once. Those of the last round are not repaired.
         writing: The number of variants being written at which the engine stops asking for more. It also
             pauses while the variants without a verdict number twice what the evaluator takes at a time.
         stops_when_blocked: Whether to end the run when only answers in a mailbox or verdicts of a queue can
@@ -65,6 +76,7 @@ class Engine:
         stops_when_blocked: bool = False,
         diagnoser: Diagnoser | None = None,
         probes: int = 0,
+        repairs_in: str = SAME_ROUND,
     ) -> None:
         self.session, self.strategy, self.proposer = session, strategy, proposer
         self.pipeline = Pipeline(
@@ -75,9 +87,11 @@ class Engine:
             repairs=repairs,
             writing=writing,
             probes=probes,
+            repairs_in=repairs_in,
         )
         if session.races and strategy.synchronous:
             self.pipeline.threshold_of = lambda idea: None  # decided once the round's verdicts are there
+        require_rounds(strategy, repairs_in)
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
         self._exhausted = False
         self._watch = OutsideWatch(session, stops=stops_when_blocked)
@@ -174,12 +188,13 @@ class Engine:
     async def _round(self, number: int) -> None:
         """Runs one round, or the rest of one. A stop leaves it open."""
         work, state = self.session.work, self.session.state
-        if not state.proposed and self.session.compares_each_round:
+        begun = bool(state.proposed) or any(each.round == number for each in state.tree.variants.values())
+        if not begun and self.session.compares_each_round:
             await self.session.compare_leaders(self.pipeline.usable)
         if work.stop is not None:
             return
         expansions = self._select(number)
-        if not state.proposed and self._diagnoses is not None:
+        if not begun and self._diagnoses is not None:
             await self._diagnoses.take(expansions)
             if work.stop is not None:
                 return
@@ -229,9 +244,10 @@ class Engine:
             await work.drain(session.grace_s)
 
     async def _propose_all(self, number: int, expansions: Sequence[Expansion]) -> None:
-        """Asks for a reflection on the last round, then for ideas, one expansion after the other, and starts
-        work on each idea at once."""
+        """Starts the repairs that belong to the round. Asks for a reflection on the last round, then for
+        ideas, one expansion after the other, and starts work on each idea at once."""
         state = self.session.state
+        await self.pipeline.repair_earlier(number)
         past = state.tree.before(number).history()
         recorded = dict(state.proposed)
         if number > 1 and not recorded:

@@ -51,12 +51,15 @@ REPAIRABLE = (
     Status.CRASHED,
     Status.TIMEOUT,
 )
+SAME_ROUND, NEXT_ROUND = "same_round", "next_round"
+REPAIRS_IN = (SAME_ROUND, NEXT_ROUND)
+"""The values of the key `repairs_in`."""
 UNUSABLE_AT_MOST = 3
 """Questions for ideas in a row without a usable answer, after which a search ends."""
 
 
 class Pipeline:
-    """The work on the ideas of one search. For `history`, `repairs`, `seed`, `writing` and
+    """The work on the ideas of one search. For `history`, `repairs`, `repairs_in`, `seed`, `writing` and
     `probes` see `engine.Engine`.
 
     `ended` is called with an idea each time a task for it has ended.
@@ -72,13 +75,18 @@ class Pipeline:
         repairs: int,
         writing: int,
         probes: int = 0,
+        repairs_in: str = SAME_ROUND,
     ) -> None:
         if history not in HISTORY:
             raise ValueError(f"history is {history!r}; it must be one of {', '.join(HISTORY)}")
         if repairs < 0:
             raise ValueError(f"repairs is {repairs}; it must be 0 or more")
+        if repairs_in not in REPAIRS_IN:
+            raise ValueError(f"repairs_in is {repairs_in!r}; it must be one of {', '.join(REPAIRS_IN)}")
         self.session, self.proposer = session, proposer
         self.seed, self.history, self.repairs, self.writing = seed, history, repairs, writing
+        self.repairs_wait = repairs_in == NEXT_ROUND
+        """Whether the kernels that fail in a round are repaired in the next one."""
         self.probes = Probes(session, proposer, probes)
         self._busy: Counter[str] = Counter()
         """The number of tasks in flight, by idea id."""
@@ -206,10 +214,8 @@ class Pipeline:
         missing = 0
         if idea.id not in self.session.state.implemented:
             missing = expansion.variants - sum(not variant.repairs for variant in there)
-        repaired = {variant.repairs for variant in there}
-        for variant in there:
-            if variant.id not in repaired:
-                self._begin_repair(variant)
+        if not self.repairs_wait:
+            self._repair_all(there)
         if not waiting and missing <= 0:
             return True
         if not await self.room(len(waiting) + missing):
@@ -222,6 +228,28 @@ class Pipeline:
         if (n := granted - len(waiting)) > 0:
             self._spawn(idea, f"implement idea {idea.id}", self._implement, idea, expansion.seed, n, judging)
         return True
+
+    async def repair_earlier(self, round: int) -> None:
+        """Submits what the repairs that belong to this round still need: those of the kernels that failed in
+        the round before. Ends when the budget or a stop forbids more."""
+        tree = self.session.state.tree
+        if not self.repairs_wait:
+            return
+        self._repair_all([each for each in tree.variants.values() if each.round == round - 1])
+        written = [each for each in tree.variants.values() if each.round == round and each.repairs]
+        for variant in written:
+            if variant.evaluation is None and await self.room(1):
+                self.session.budget.reserve(1)
+                idea = tree.ideas[variant.idea]
+                self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
+
+    def _repair_all(self, variants: Sequence[Variant]) -> None:
+        """Has those of the variants repaired that failed and have not been repaired yet."""
+        tree = self.session.state.tree
+        for variant in filter(self._repairable, variants):
+            idea = tree.ideas[variant.idea]
+            if all(each.repairs != variant.id for each in tree.variants_of(idea.id)):
+                self._spawn(idea, f"repair variant {variant.id}", self._repair, variant, idea)
 
     async def room(self, wanted: int) -> bool:
         """Waits until another evaluation may be requested; returns whether one may be reserved.
@@ -279,19 +307,23 @@ class Pipeline:
             for _ in range(left):
                 session.budget.settle(spent=False)
 
-    def _write(self, idea: Idea, kernel: Kernel, repairs: str = "") -> asyncio.Task[None] | None:
-        """Records a kernel as a variant of the idea and evaluates it; None if the idea has it already."""
+    def _write(self, idea: Idea, kernel: Kernel, failed: Variant | None = None) -> asyncio.Task[None] | None:
+        """Records a kernel as a variant of the idea, and the repair of the `failed` one if there is one, and
+        evaluates it; None if the idea has it already."""
         there = self.session.state.tree.variants_of(idea.id)
         if any(variant.written.id == kernel.id for variant in there):
             return None
-        variant = Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=idea.round, repairs=repairs)
+        repairs, round = "", idea.round
+        if failed is not None:
+            repairs, round = failed.id, failed.round + self.repairs_wait
+        variant = Variant(kernel=kernel, idea=idea.id, parent=idea.parent, round=round, repairs=repairs)
         self.session.record(VariantWritten(at_s=self.session.now_s, variant=variant, number=len(there) + 1))
         return self._spawn(idea, f"evaluate variant {variant.id}", self._evaluate, variant, idea)
 
     async def _evaluate(self, variant: Variant, idea: Idea) -> None:
         judged = await self.session.evaluate(variant, self.threshold_of(idea))
-        if judged is not None:
-            self._begin_repair(judged)
+        if judged is not None and not self.repairs_wait:
+            self._repair_all([judged])
 
     def judge_in_full(self, variant: Variant) -> None:
         """Has an outpaced variant judged in full. If it turns out to be wrong in its own round, it is
@@ -300,14 +332,9 @@ class Pipeline:
         self._spawn(idea, f"judge variant {variant.id} in full", self._judge_in_full, variant)
 
     async def _judge_in_full(self, variant: Variant) -> None:
-        for judged in await self.session.judge_in_full(variant):
-            if judged.round > self.session.state.tree.rounds_closed:
-                self._begin_repair(judged)
-
-    def _begin_repair(self, judged: Variant) -> None:
-        if self._repairable(judged):
-            idea = self.session.state.tree.ideas[judged.idea]
-            self._spawn(idea, f"repair variant {judged.id}", self._repair, judged, idea)
+        judged = await self.session.judge_in_full(variant)
+        if not self.repairs_wait:
+            self._repair_all([each for each in judged if each.round > self.session.state.tree.rounds_closed])
 
     def _repairable(self, variant: Variant) -> bool:
         """Whether its log may help to fix the variant, and it has not been repaired too often."""
@@ -333,7 +360,7 @@ class Pipeline:
             session.work.request_stop(f"error: {error}")
         except BudgetSpent as spent:
             logger.info("variant %s is not repaired: %s", failed.id, spent)
-        if kernel is None or self._write(idea, kernel, failed.id) is None:
+        if kernel is None or self._write(idea, kernel, failed) is None:
             session.budget.settle(spent=False)
 
     def _spawn(

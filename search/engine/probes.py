@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from search.engine.session import Session
 from search.protocols import ProbeProposer, ProbeTimer, ProposerFailed
 from search.records.budget import BudgetSpent
-from search.records.events import ProbeMeasured, ProbeRequested
+from search.records.events import ProbeMeasured, ProbeRequested, ProbeWritten
 from search.records.probe_request import ProbeRequest
-from search.records.tree import Seed
 
 logger = logging.getLogger(__name__)
 
@@ -51,26 +50,24 @@ class Probes:
             self._session.work.spawn(self._probe(each), f"probe {each.id}")
 
     async def _probe(self, request: ProbeRequest) -> None:
-        """Without a result if a limit or a stop forbids it."""
+        """Without a result if a limit or a stop forbids it. A kernel that was written before is not asked for
+        again."""
         session = self._session
-        assert isinstance(self._proposer, ProbeProposer)
-        try:
-            base = self._seed(request.base)
-            kernel = await self._proposer.write_probe(session.problem, request, base)
-        except BudgetSpent as spent:
-            logger.info("probe %s is not written: %s", request.id, spent)
-            return
-        except ProposerFailed as error:
-            session.work.request_stop(f"error: {error}")
-            return
+        if (kernel := session.state.probe_kernels.get(request.id)) is None:
+            assert isinstance(self._proposer, ProbeProposer)
+            try:
+                base = session.seed(request.base)
+                kernel = await self._proposer.write_probe(session.problem, request, base)
+            except BudgetSpent as spent:
+                logger.info("probe %s is not written: %s", request.id, spent)
+                return
+            except ProposerFailed as error:
+                session.work.request_stop(f"error: {error}")
+                return
+            if kernel is not None:
+                session.record(ProbeWritten(at_s=session.now_s, request_id=request.id, kernel=kernel))
         probe = None if kernel is None else await session.probe(kernel)
         if kernel is None or probe is not None:
             session.record(
                 ProbeMeasured(at_s=session.now_s, request_id=request.id, kernel=kernel, probe=probe)
             )
-
-    def _seed(self, id: str) -> Seed | None:
-        """The kernel with this id; None for the reference."""
-        variant = self._session.state.tree.variants.get(id)
-        entry = next((each for each in self._session.entries if each.id == id), None)
-        return variant.seed if variant is not None else entry

@@ -29,7 +29,14 @@ from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
 from search.engine.race import to_judge
 from search.models.client import ModelClient
-from search.protocols import KernelEvaluator, Library, Observer, ProbeTimer, RacingEvaluator
+from search.protocols import (
+    KernelEvaluator,
+    Library,
+    Observer,
+    ProbeTimer,
+    RacingEvaluator,
+    TimesCompanions,
+)
 from search.records.budget import Budget, Cost
 from search.records.events import (
     ASSUMED,
@@ -84,6 +91,7 @@ class Session:
         compares_each_round: Whether to compare the leaders before each round, not only at the end.
         confirms: Whether to compare the leaders and measure the best kernel again at the end. False for a run
             that will be resumed.
+        pairs_with_seed: Whether to time each correct kernel together with its seed.
         comparisons: The largest number of sessions to find out which leader is the fastest, each time.
         race: Whether kernels are judged in two stages, the second only for those that may become seeds or
             the winner.
@@ -110,6 +118,7 @@ class Session:
         confirms: bool = True,
         comparisons: int = COMPARE_AT_MOST,
         race: bool = False,
+        pairs_with_seed: bool = False,
         plug_ins: Iterable[PlugIn] = (),
     ) -> None:
         if outstanding < 1:
@@ -133,6 +142,9 @@ class Session:
         self.compares_each_round = compares_each_round
         self.confirms = confirms
         self.comparisons = comparisons
+        self._beside = evaluator if pairs_with_seed and isinstance(evaluator, TimesCompanions) else None
+        if pairs_with_seed and self._beside is None:
+            logger.warning("pair_with_seed=true has no effect: this search's evaluator cannot do it")
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps those that it started with."""
@@ -146,8 +158,8 @@ class Session:
             path=journal.path.with_name("model_calls.jsonl"),
             report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),
         )
-        self._judging = 0
-        """The number of requests to the evaluator in flight."""
+        self._asking = 0
+        """The number of requests in flight that need a device."""
         self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
@@ -167,7 +179,7 @@ class Session:
         """The answers and verdicts that the search waits for, if nothing else can advance it."""
         verdicts = self.evaluator.awaited() if isinstance(self.evaluator, WaitsOutside) else []
         answers = self.model_client.awaited()
-        if answers is None or len(verdicts) < self._judging or not (answers or verdicts):
+        if answers is None or len(verdicts) < self._asking or not (answers or verdicts):
             return None
         return Awaited(answers=tuple(answers), verdicts=tuple(sorted(verdicts)))
 
@@ -206,7 +218,7 @@ class Session:
         """Replaces the assumed facts, also in the proposer's view of them. Ends the search if the problem
         cannot be run there."""
         try:
-            facts = await self._judged(self.evaluator.describe(self.problem))
+            facts = await self.asked(self.evaluator.describe(self.problem))
         except WorkerBroken as error:
             reason = f"{self.problem.name} cannot be searched: {cause_of(str(error))}"
             logger.error("%s", reason)
@@ -233,6 +245,12 @@ class Session:
     def races(self) -> bool:
         """Whether kernels are judged in two stages."""
         return self._racing is not None
+
+    def seed(self, id: str) -> Seed | None:
+        """The variant or library entry with this id; None for the reference."""
+        variant = self.state.tree.variants.get(id)
+        entry = next((each for each in self.entries if each.id == id), None)
+        return variant.seed if variant is not None else entry
 
     async def evaluate(self, variant: Variant, threshold: Threshold = IN_FULL) -> Variant | None:
         """Evaluates a variant, or takes over the verdict of an equal kernel, and settles its reservation.
@@ -309,7 +327,7 @@ class Session:
         search of three evaluations does not spend ten sessions on its order. A failed session leaves the
         order as it was.
         """
-        for _ in range(self.comparisons):
+        for _ in range(self.comparisons - self.state.tree.comparisons_since_round):
             if self.state.compared_s > self.state.device_s / 2:
                 return
             leaders = self.state.tree.leaders(usable)
@@ -351,6 +369,14 @@ class Session:
         for event in events:
             self._notify(event)
 
+    async def asked(self, request: Awaitable[Result]) -> Result:
+        """The answer to a request that needs a device; counts those in flight."""
+        self._asking += 1
+        try:
+            return await request
+        finally:
+            self._asking -= 1
+
     async def probe(self, kernel: Kernel) -> Probe | None:
         """The result of a probe; None if the run was stopped or its time was up before a device was free.
         Raises TypeError if the evaluator times no probes."""
@@ -367,7 +393,12 @@ class Session:
                 say(stage)
                 self._stage(variant, stage)
 
-            return self._request(variant.kernel, threshold, on_stage)
+            seed = self.seed(variant.parent)
+            if seed is None or seed.kernel.id == variant.kernel.id or self._beside is None or self.races:
+                return self._request(variant.kernel, threshold, on_stage)
+            return self._beside.evaluate_beside(
+                self.problem, variant.kernel, [seed.kernel], on_stage=on_stage
+            )
 
         return await self._in_time(ask)
 
@@ -392,26 +423,18 @@ class Session:
 
             try:
                 async with limit:
-                    return await self._judged(ask(on_stage))
+                    return await self.asked(ask(on_stage))
             except TimeoutError:
                 if not limit.expired():
                     raise
                 return None
-
-    async def _judged(self, request: Awaitable[Result]) -> Result:
-        """The evaluator's answer; counts the requests in flight."""
-        self._judging += 1
-        try:
-            return await request
-        finally:
-            self._judging -= 1
 
     async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
         """Measures these kernels in one session; None if that gave no result or did not take place."""
         asked = frozenset(kernel.id for kernel in kernels)
         if asked in self._failed_comparisons or self.work.stop is not None or self.budget.timed_out:
             return None
-        comparing = self._judged(self.evaluator.compare(self.problem, kernels))
+        comparing = self.asked(self.evaluator.compare(self.problem, kernels))
         task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
         await self.work.drain(self.grace_s)
         if task.cancelled() or task.exception() is not None:
@@ -447,7 +470,7 @@ class Session:
         is no time for it."""
         if self.work.stops_at_once or (self.work.stop is not None and self.confirm_s <= 0):
             return None
-        task = self.work.spawn(self._judged(ask()), name)
+        task = self.work.spawn(self.asked(ask()), name)
         await self.work.drain(self.confirm_s)
         return None if task.cancelled() or task.exception() is not None else task.result()
 

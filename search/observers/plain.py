@@ -102,7 +102,7 @@ class PlainConsole:
 
     def _verdict(self, variant: Variant, *, reused: bool) -> str:
         item = self._progress.ideas[variant.idea]
-        place = f"{_place(variant.round, item.number)}.{item.variants[variant.id].number} {variant.id}"
+        place = f"{_place(item.round, item.number)}.{item.variants[variant.id].number} {variant.id}"
         if variant.evaluation is None:
             return place
         status, reason = variant.evaluation.status.value, wording.why_not_correct(variant.evaluation)

@@ -39,12 +39,6 @@ class IdeaProgress:
         return next(iter(fastest((item.variant for item in self.variants.values()), 1)), None)
 
     @property
-    def statuses(self) -> Counter[Status]:
-        """Counts of the variants' statuses, including reused verdicts."""
-        verdicts = (item.variant.evaluation for item in self.variants.values())
-        return Counter(verdict.status for verdict in verdicts if verdict is not None)
-
-    @property
     def open(self) -> bool:
         """Whether variants are still to be written or evaluated."""
         return not self.implemented or any(item.variant.evaluation is None for item in self.variants.values())

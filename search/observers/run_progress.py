@@ -322,17 +322,16 @@ class Progress:
         self._round_began_s = event.at_s
 
     def _summary(self, round: int) -> RoundSummary:
-        ideas = self.ideas_of(round)
-        cells = [cell for item in ideas for cell in item.variants.values()]
+        cells = [cell for cell in self._cells.values() if cell.variant.round == round]
         own = [cell.variant.evaluation for cell in cells if cell.variant.evaluation and not cell.reused]
         judged = (cell.variant for cell in cells if not cell.reused and not cell.variant.is_outpaced)
         known = self.state.quick  # the quick stages of variants that were judged in full later
         quick = [known[each.written.id] for each in judged if each.written.id in known]
         return RoundSummary(
             round=round,
-            ideas=len(ideas),
+            ideas=len(self.ideas_of(round)),
             evaluations=len(own),
-            statuses=sum((item.statuses for item in ideas), Counter()),
+            statuses=Counter(each.status for cell in cells if (each := cell.variant.evaluation) is not None),
             best=self.best,
             improved=self.best is not None and self.best.round == round,
             evaluations_so_far=self.evaluations,

@@ -215,8 +215,16 @@ class ProbeRequested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProbeWritten(Event):
+    """The kernel of a probe was written. `request_id` is the id of the request."""
+
+    request_id: str
+    kernel: Kernel
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeMeasured(Event):
-    """A probe was written and timed. This is no evaluation, but its device time counts.
+    """A probe was timed, or could not be written. This is no evaluation, but its device time counts.
 
     Attributes:
         request_id: The id of the request.

@@ -21,6 +21,7 @@ from search.records.events import (
     ModelCalled,
     ProbeMeasured,
     ProbeRequested,
+    ProbeWritten,
     RoundClosed,
     RoundReflected,
     RunFinished,
@@ -39,8 +40,9 @@ FORMAT_VERSION = 7
 """The version of the lines that `encode` writes. Each `run_started` states it, for itself and the lines after
 it. Lines without a version have version 1, which may lack the `ranking` and an entry's `why` and `drop_in`.
 Version 3 added `expansion_asked`, version 4 `seed_exhausted`, version 5
-`kernel_diagnosed`, version 6 `probe_requested`, `probe_measured` and `round_reflected`, version 7 races:
-`variant_judged_in_full`, an expansion's `threshold` and an evaluation's `quick`."""
+`kernel_diagnosed`, version 6 `probe_requested`, `probe_measured` and `round_reflected`, version 7 races
+(`variant_judged_in_full`, an expansion's `threshold` and an evaluation's `quick`) and `probe_written`, before
+which `probe_measured` had the kernel."""
 
 
 class NewerFormatError(ValueError):
@@ -50,7 +52,8 @@ class NewerFormatError(ValueError):
 def encode(event: Event) -> dict[str, Any]:
     """One line of the journal, as plain JSON types. Raises TypeError for an event that is not journaled.
 
-    A kernel's source is written once, by `variant_written`; later lines refer to the variant's id.
+    A kernel's source is written once, by `variant_written` or `probe_written`; later lines refer to the id of
+    the variant or of the probe's request.
     """
     body = asdict(event)
     del body["at_s"]
@@ -84,8 +87,11 @@ def encode(event: Event) -> dict[str, Any]:
             name = "kernel_diagnosed"
         case ProbeRequested():
             name, body = "probe_requested", {"id": event.request.id, **body["request"]}
+        case ProbeWritten():
+            name, body = "probe_written", {"request_id": event.request_id, **body["kernel"]}
         case ProbeMeasured():
             name = "probe_measured"
+            del body["kernel"]
         case RoundReflected():
             name, body = "round_reflected", body["reflection"]
         case BestConfirmed():
@@ -103,11 +109,12 @@ def _verdict_to_json(variant: Variant, reused: bool) -> dict[str, Any]:
 
 
 class Decoder:
-    """Restores the events of one journal, line by line. It remembers the variants to which later lines
-    refer."""
+    """Restores the events of one journal, line by line. It remembers the variants and the probes' kernels to
+    which later lines refer."""
 
     def __init__(self) -> None:
         self._variants: dict[str, Variant] = {}
+        self._probes: dict[str, Kernel] = {}
 
     def decode(self, line: Mapping[str, Any]) -> Event:
         """Raises NewerFormatError where a newer format starts, and ValueError, TypeError or KeyError
@@ -153,9 +160,15 @@ class Decoder:
                 expected, request = body.pop("id"), ProbeRequest(**body)
                 _check_id("probe", expected, request.id)
                 return ProbeRequested(at_s=at_s, request=request)
+            case "probe_written":
+                request_id = body.pop("request_id")
+                self._probes[request_id] = kernel = Kernel(**body)
+                return ProbeWritten(at_s=at_s, request_id=request_id, kernel=kernel)
             case "probe_measured":
+                body = {"kernel": None, **body}
                 measured: ProbeMeasured = from_fields(ProbeMeasured, {"at_s": at_s, **body})
-                return measured
+                written = self._probes.get(measured.request_id)
+                return measured if written is None else replace(measured, kernel=written)
             case "round_reflected":
                 return RoundReflected(at_s=at_s, reflection=Reflection(**body))
             case "best_confirmed":

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.problem import Kernel
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -21,6 +22,7 @@ from search.records.events import (
     ModelCalled,
     ProbeMeasured,
     ProbeRequested,
+    ProbeWritten,
     RoundClosed,
     RoundReflected,
     RunFinished,
@@ -88,6 +90,8 @@ class RunState:
     """Diagnoses by kernel id."""
     probes: dict[str, ProbeRequest] = field(default_factory=dict)
     """The probes that models asked for, by id."""
+    probe_kernels: dict[str, Kernel] = field(default_factory=dict)
+    """The kernels of probes, by the id of their request."""
     probed: dict[str, ProbeMeasured] = field(default_factory=dict)
     """The results of probes, by the id of their request."""
     reflections: dict[int, Reflection] = field(default_factory=dict)
@@ -153,6 +157,8 @@ class RunState:
                 self.diagnoses[kernel] = diagnosis
             case ProbeRequested(request=request):
                 self.probes[request.id] = request
+            case ProbeWritten(request_id=request_id, kernel=written):
+                self.probe_kernels[request_id] = written
             case ProbeMeasured(request_id=request_id, probe=probe):
                 self.probed[request_id] = event
                 if probe is not None:
@@ -192,6 +198,8 @@ class RunState:
                 return kernel in self.diagnoses
             case ProbeRequested(request=request):
                 return request.id in self.probes
+            case ProbeWritten(request_id=request_id):
+                return request_id in self.probe_kernels
             case ProbeMeasured(request_id=request_id):
                 return request_id in self.probed
             case RoundReflected(reflection=reflection):

@@ -140,7 +140,7 @@ class Variant:
         kernel: The kernel. If it declares configurations, its verdict fills in the values of the best one.
         idea: The id of the idea.
         parent: The id of the kernel that the idea starts from, "" for the reference.
-        round: The round, from 1.
+        round: The round in which it was written, from 1; of a repair, it may be a later one than its idea's.
         repairs: The id of the failed variant that this one repairs; "" for none.
         evaluation: The verdict; None until there is one.
         declared: The kernel as it was written, if `kernel` has values filled in; otherwise None.
@@ -317,6 +317,11 @@ class Tree:
         self.ranking.add(LeaderComparison(evaluations=evaluations))
         self._compared_after.append(self.rounds_closed)
 
+    @property
+    def comparisons_since_round(self) -> int:
+        """The number of comparisons of leaders since the last round closed."""
+        return self._compared_after.count(self.rounds_closed)
+
     def variants_of(self, idea_id: str) -> tuple[Variant, ...]:
         """The variants of an idea, in the order in which they were written."""
         return tuple(self.variants[id] for id in self._variants_of[idea_id])
@@ -365,7 +370,7 @@ class Tree:
             if idea.round < round:
                 earlier.add_idea(idea)
                 for variant in self.variants_of(idea.id):
-                    if usable(variant.kernel):
+                    if variant.round < round and usable(variant.kernel):
                         quick, closed = self._outpaced.get(variant.id, (variant, -1))
                         earlier.add_variant(variant if closed + 1 < round else quick)
         return earlier

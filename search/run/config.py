@@ -11,6 +11,7 @@ from evaluators.base.cause import first_line
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from search.app.run_folders import RUN_FOLDER, RunFolderConfig
+from search.engine.pipeline import SAME_ROUND
 from search.engine.session import COMPARE_AT_MOST
 from search.records.budget import Budget
 
@@ -62,6 +63,11 @@ class RunConfig(RunFolderConfig):
         True, "measure the leading kernels against each other before each round, not only at the end"
     )
     repairs: int = option(1, "times a failed variant is returned to the model with the evaluator's log")
+    repairs_in: str = option(
+        SAME_ROUND,
+        "round in which failed variants are repaired: same_round | next_round; next_round: while the next "
+        "round's are written, so that a round needs one trip to the device",
+    )
     comparisons: int = option(
         COMPARE_AT_MOST,
         "times that the leading kernels may be measured against each other after one round, or at the end; "
@@ -71,6 +77,11 @@ class RunConfig(RunFolderConfig):
         False,
         "judge kernels in two stages: all of them quickly, and in full only those that may become a seed or "
         "the winner",
+    )
+    pair_with_seed: bool = option(
+        False,
+        "time each correct kernel in alternating blocks with its seed too, so that models are told their "
+        "difference with a narrow interval",
     )
     profile: str = option(
         "off",

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from evaluators.app.command import build, choose_device, one_of, positive, say, shown
-from evaluators.app.device_config import host_or_queue, is_elsewhere
+from evaluators.app.device_config import host_or_queue, is_elsewhere, is_queue
 from evaluators.base.cause import cause_of, first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
@@ -34,6 +34,7 @@ from search.app.run_folders import (
 from search.engine.engine import Engine
 from search.engine.faults import naming
 from search.engine.outside_watch import BLOCKED
+from search.engine.pipeline import REPAIRS_IN
 from search.engine.run_folder import finalise
 from search.protocols import Diagnoser, KernelEvaluator
 from search.records.events import ASSUMED, RunFinished
@@ -43,7 +44,7 @@ from search.records.run_state import RunState
 from search.records.tree import HISTORY
 from search.report.observer import ReportObserver
 from search.run.local_diagnoser import LocalDiagnoser
-from search.run.queued_search import OpeningBlocked, described, for_this_search
+from search.run.queued_search import OpeningBlocked, QueuedDiagnoser, described, for_this_search
 from search.run.specification import SearchSpec
 
 logger = logging.getLogger(__name__)
@@ -63,12 +64,13 @@ def settle(config: DictConfig, given: Sequence[str]) -> tuple[RunState | None, l
     _check_caps(config)
     one_of(config, "device", DEVICES)
     one_of(config, "history", HISTORY)
+    one_of(config, "repairs_in", REPAIRS_IN)
     one_of(config, "profile", PROFILES)
     one_of(config, "until", ("end", BLOCKED))
-    if config.profile != OFF and is_elsewhere(config):
+    if config.profile != OFF and is_elsewhere(config) and not is_queue(config):
         raise UsageError(
-            f"profile={config.profile} needs the devices of this machine; set profile=off, "
-            "or leave out ray.address and pool=folder"
+            f"profile={config.profile} needs the devices of this machine or the workers of a queue; set "
+            "profile=off, leave out ray.address, or choose pool=folder"
         )
     check_wandb(config)
     recording = recorded_run(config)
@@ -109,7 +111,7 @@ async def search(
                     outstanding,
                     signals=signals,
                     confirms=confirms,
-                    diagnoser=_diagnoser(spec, shared=evaluator is not None),
+                    diagnoser=_diagnoser(spec, judge, shared=evaluator is not None),
                 )
             except OpeningBlocked as blocked:
                 say(console, *start_lines(spec.config, folder), *_blocked_lines(blocked.awaited, folder))
@@ -215,10 +217,12 @@ def _evaluator(
     return Pool(host), OUTSTANDING_PER_LANE * (host.devices + host.cores)
 
 
-def _diagnoser(spec: SearchSpec, *, shared: bool) -> Diagnoser | None:
+def _diagnoser(spec: SearchSpec, judge: KernelEvaluator, *, shared: bool) -> Diagnoser | None:
     """What profiles the search's kernels. Nothing does if verdicts are recorded ones, or if other searches
-    may be measuring on the same devices."""
+    may be measuring on the same devices; the workers of a queue see to that themselves."""
     wanted = str(spec.config.get("profile", OFF))
+    if wanted != OFF and isinstance(judge, QueueEvaluator):
+        return QueuedDiagnoser(judge, wanted)
     if wanted != OFF and shared:
         logger.warning("profile=%s has no effect on searches that share devices", wanted)
     if wanted == OFF or shared or spec.evaluator is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 
 from evaluators.base.cause import first_line
@@ -21,27 +20,20 @@ class LocalDiagnoser:
 
     def __init__(self, settings: Settings, wanted: str) -> None:
         self._profiler, self._wanted = KernelProfiler(settings), wanted
+        self._one_at_a_time = asyncio.Lock()
 
     async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
         """See `search.protocols.Diagnoser`."""
         timing = evaluation.timing
-        profile = functools.partial(
-            self._profiler.profile,
-            problem,
-            kernel,
-            wanted=self._wanted,
-            roofline=evaluation.roofline,
-            call_ms=timing.kernel_ms if timing is not None else None,
-        )
-        profiling = asyncio.create_task(asyncio.to_thread(profile))
         try:
-            await asyncio.wait({profiling})
-        except asyncio.CancelledError:
-            self._profiler.stop()
-            await asyncio.gather(profiling, return_exceptions=True)  # until its processes have ended
-            raise
-        try:
-            return profiling.result()
+            async with self._one_at_a_time:
+                return await self._profiler.profile_in_thread(
+                    problem,
+                    kernel,
+                    wanted=self._wanted,
+                    roofline=evaluation.roofline,
+                    call_ms=timing.kernel_ms if timing is not None else None,
+                )
         except (ProfileFailed, OSError) as error:
             logger.warning("kernel %s could not be profiled: %s", kernel.id, first_line(error))
             return Diagnosis(missing={"profile": first_line(error)})

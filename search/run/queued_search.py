@@ -6,12 +6,15 @@ import asyncio
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from evaluators.base.atomic_write import write_if_new
 from evaluators.queue.queue_evaluator import Question, QueueEvaluator
 from evaluators.queue.requests import Operation
-from evaluators.records.problem import Problem
+from evaluators.records.diagnosis import Diagnosis
+from evaluators.records.evaluation import Evaluation
+from evaluators.records.problem import Kernel, Problem
 from search.app.device_facts import shipped_facts
 from search.engine.outside_watch import LOOK_EVERY_S
 from search.protocols import KernelEvaluator
@@ -19,7 +22,9 @@ from search.records.events import (
     ASSUMED,
     BestConfirmed,
     Event,
+    KernelDiagnosed,
     LeadersCompared,
+    ProbeMeasured,
     VariantEvaluated,
     VariantJudgedInFull,
 )
@@ -70,6 +75,22 @@ def _answered(past: Iterable[Event]) -> Iterator[Question]:
                 yield Operation.THOROUGH, frozenset([variant.kernel.id])
             case LeadersCompared(variants=variants):
                 yield Operation.COMPARE, frozenset(each.kernel.id for each in variants)
+            case KernelDiagnosed(kernel=kernel):
+                yield Operation.DIAGNOSE, frozenset([kernel])
+            case ProbeMeasured(kernel=Kernel(id=kernel)):
+                yield Operation.PROBE, frozenset([kernel])
+
+
+@dataclass(frozen=True)
+class QueuedDiagnoser:
+    """Has kernels diagnosed by the workers of a queue. `level` is the highest level to reach, or `auto`."""
+
+    evaluator: QueueEvaluator
+    level: str
+
+    async def diagnose(self, problem: Problem, kernel: Kernel, evaluation: Evaluation) -> Diagnosis:
+        """See `Diagnoser`."""
+        return await self.evaluator.diagnose(problem, kernel, evaluation, level=self.level)
 
 
 async def described(problem: Problem, judge: KernelEvaluator, *, waits: bool) -> dict[str, str]:

@@ -13,9 +13,10 @@ from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from search.app.plug_ins import plug_ins_of
-from search.engine.engine import Engine
+from search.engine.engine import Engine, require_rounds
 from search.engine.faults import PlugIn, naming, plug_in
 from search.engine.outside_watch import BLOCKED
+from search.engine.pipeline import SAME_ROUND
 from search.engine.session import Session
 from search.protocols import Diagnoser, HasOwnEvaluator, KernelEvaluator, Library, Proposer, Strategy
 from search.recordings.verdicts import RecordedEvaluations
@@ -92,6 +93,7 @@ class SearchSpec:
                     compares_each_round=self.compare_leaders,
                     comparisons=self.comparisons,
                     race=self.race,
+                    pairs_with_seed=bool(self.config.get("pair_with_seed", False)),
                     plug_ins=self.plug_ins,
                     **session,
                 ),
@@ -103,6 +105,7 @@ class SearchSpec:
                 stops_when_blocked=self.stops_when_blocked,
                 diagnoser=diagnoser,
                 probes=int(self.config.get("probes", 0)),
+                repairs_in=str(self.config.get("repairs_in", SAME_ROUND)),
             )
         except ValueError as error:
             raise UsageError(first_line(error)) from error
@@ -133,6 +136,11 @@ def _specification(
         raise UsageError(refusal)
     limits: dict[str, Any] = {"rounds": config.rounds, **config.budget}
     budget_of(limits)
+    strategy = strategy or build(config.strategy)
+    try:
+        require_rounds(strategy, str(config.get("repairs_in", SAME_ROUND)))
+    except ValueError as error:
+        raise UsageError(first_line(error)) from error
     evaluator: KernelEvaluator | None = None
     entries: Sequence[Seed] | None = None
     ranking = LOWER_END
@@ -144,7 +152,7 @@ def _specification(
         evaluator, entries, ranking = proposer.evaluator, proposer.entries, MEDIAN
     return SearchSpec(
         problem=problem,
-        strategy=strategy or build(config.strategy),
+        strategy=strategy,
         proposer=proposer,
         limits=limits,
         evaluator=evaluator,

@@ -117,7 +117,7 @@ class FakeProposer:
         self.histories.append(list(history))
         if expansion.round > self.last_round:
             return []
-        gains = [outcome.best.evaluation for outcome in history if outcome.best]
+        gains = [each.best.evaluation.speedup for each in history if each.best and each.best.evaluation]
         told = hashlib.sha256(repr(([o.idea.id for o in history], gains)).encode()).hexdigest()[:8]
         return [
             Idea(
@@ -325,7 +325,10 @@ def build(journal: Journal, *, ideas: int = 4, branch: int = 3, keep: int = 2, *
     proposer = parts.pop("proposer", FakeProposer())
     policy = {
         name: parts.pop(name)
-        for name in ("seed", "history", "repairs", "writing", "stops_when_blocked", "diagnoser", "probes")
+        for name in (
+            *("seed", "history", "repairs", "repairs_in", "writing"),
+            *("stops_when_blocked", "diagnoser", "probes"),
+        )
         if name in parts
     }
     session = Session(journal=journal, budget=budget, **parts)

@@ -94,6 +94,10 @@ class MeasuredHistory:
             return None
         if together := self._ranking.speedup(variant.kernel.id, parent.kernel.id):
             return Gain(value=together[0], low=together[1], high=together[2])
+        verdict = self._variants.get(variant.id, variant).evaluation
+        for paired in verdict.paired if verdict is not None else ():
+            if paired.over == parent.kernel.id:
+                return Gain(value=paired.speedup, low=paired.low, high=paired.high)
         timings = [each.timing if (each := self.measured(kernel)) else None for kernel in (variant, parent)]
         if (own := timings[0]) is None or (its := timings[1]) is None:
             return None

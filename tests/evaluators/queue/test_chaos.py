@@ -20,6 +20,7 @@ import pytest
 from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.queue.queue_folder import QueueFolder
 from evaluators.records.evaluation import Status
+from evaluators.records.probe import ProbeStatus
 from evaluators.records.problem import Kernel
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
@@ -119,6 +120,13 @@ def test_a_worker_with_a_real_device_ends_cleanly(tmp_path: Path, marked: Marked
         sources = (HONEST, forward("return x"))
         found = await asyncio.gather(*(evaluator.evaluate(PROBLEM, real(each)) for each in sources))
         assert [each.status for each in found] == [Status.CORRECT, Status.INCORRECT]
+        again = await evaluator.evaluate_beside(PROBLEM, real(f"{HONEST}\n# again"), [real(HONEST)])
+        (paired,) = again.paired
+        assert paired.over == real(HONEST).id and paired.low <= paired.speedup <= paired.high
+        probe = await evaluator.probe(PROBLEM, real(forward("return x")))
+        assert probe.status is ProbeStatus.TIMED and probe.times is not None
+        diagnosis = await evaluator.diagnose(PROBLEM, real(HONEST), found[0], level="trace")
+        assert "trace" in diagnosis.reached, diagnosis.missing
         slow = real("import time\ntime.sleep(100)\n" + HONEST)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(evaluator.evaluate(PROBLEM, slow), 2.0)
@@ -129,6 +137,6 @@ def test_a_worker_with_a_real_device_ends_cleanly(tmp_path: Path, marked: Marked
         _, said = worker.communicate(timeout=20)
     finally:
         worker.kill()
-    assert worker.returncode == 0 and "stored 3 verdicts" in said, said
+    assert worker.returncode == 0 and "stored 6 verdicts" in said, said
     assert len(QueueFolder(tmp_path).pending()) == 1
     assert gone(marked), marked()

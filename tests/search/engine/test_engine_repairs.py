@@ -8,6 +8,11 @@ import pytest
 
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel
+from search.engine.pipeline import REPAIRABLE, REPAIRS_IN
+from search.records.events import RoundClosed, VariantWritten
+from search.records.journal import replay
+from search.records.tree import Variant
+from search.strategies.idea_branching import IdeaBranching
 from tests.search.engine_fakes import cut
 from tests.search.fakes import FakeEvaluator, FakeProposer, correct, failed, search, state_of
 
@@ -47,12 +52,60 @@ def test_repairs_stay_within_the_evaluations(tmp_path: Path) -> None:
     assert all(variant.evaluation for variant in state_of(path).tree.variants.values())
 
 
+def test_failed_variants_can_wait_for_the_next_round(tmp_path: Path) -> None:
+    """Each round has the repairs of the one before, and none are left but those of the last round."""
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=4, repairs=1, repairs_in="next_round")
+    tree, events = state_of(path).tree, replay(path)
+    mended = [each for each in tree.variants.values() if each.repairs]
+    assert {each.round for each in mended} == {2, 3, 4}
+    for variant in mended:
+        failed_one = tree.variants[variant.repairs]
+        assert variant.round == failed_one.round + 1 == tree.ideas[variant.idea].round + 1
+        assert variant.id not in tree.before(variant.round).variants, "no strategy sees it before"
+        assert variant.id in tree.before(variant.round + 1).variants
+    of = {each.repairs for each in mended}
+    left = [each for each in tree.variants.values() if each.id not in of and is_mendable(each)]
+    assert left and {each.round for each in left} == {4}
+    closed = 0
+    for event in events:
+        closed = event.round if isinstance(event, RoundClosed) else closed
+        if isinstance(event, VariantWritten):
+            assert event.variant.round == closed + 1
+
+
+def is_mendable(variant: Variant) -> bool:
+    """Whether it failed and is no repair."""
+    return not variant.repairs and variant.evaluation is not None and variant.evaluation.status in REPAIRABLE
+
+
+def test_a_repair_that_fails_is_repaired_a_round_later(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    evaluator = FakeEvaluator(verdict=lambda kernel: failed())
+    search(path, rounds=3, ideas=1, branch=1, repairs=2, repairs_in="next_round", evaluator=evaluator)
+    variants = state_of(path).tree.variants.values()
+    mended = [(each.round, each.kernel.source.count("repaired")) for each in variants]
+    assert sorted(mended) == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
+
+
+def test_only_a_search_with_rounds_can_wait(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    strategy = IdeaBranching(ideas=4, branch=3, keep=2, synchronous=False)
+    with pytest.raises(ValueError, match="repairs_in=next_round needs rounds"):
+        search(path, strategy=strategy, repairs_in="next_round")
+    with pytest.raises(ValueError, match="repairs_in is 'never'"):
+        search(path, repairs_in="never")
+
+
 @pytest.mark.slow
-def test_a_run_with_repairs_cut_anywhere_loses_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("repairs_in", REPAIRS_IN)
+def test_a_run_with_repairs_cut_anywhere_loses_none(tmp_path: Path, repairs_in: str) -> None:
     path, part = tmp_path / "journal.jsonl", tmp_path / "part.jsonl"
-    search(path, rounds=2, repairs=1)
+    chosen = {"rounds": 3, "ideas": 2, "branch": 2, "repairs": 1, "repairs_in": repairs_in}
+    search(path, **chosen)
     expected = state_of(path).tree
-    for lines in range(0, len(path.read_text().splitlines()) + 1, 3):
+    assert any(each.repairs for each in expected.variants.values())
+    for lines in range(0, len(path.read_text().splitlines()) + 1, 2):
         cut(path, part, lines)
-        search(part, rounds=2, repairs=1)
+        search(part, **chosen)
         assert state_of(part).tree.variants == expected.variants, f"cut after line {lines}"

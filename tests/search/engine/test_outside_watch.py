@@ -16,7 +16,9 @@ from evaluators.device.child_processes import UnfitProblem
 from evaluators.device.settings import Settings
 from evaluators.queue.queue_evaluator import QueueEvaluator
 from evaluators.queue.queue_folder import QueueFolder
+from evaluators.queue.requests import Operation
 from evaluators.queue.verdicts import DeviceVerdict
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from search.engine import outside_watch
@@ -24,9 +26,19 @@ from search.engine.engine import Engine
 from search.models.providers.mailbox import END, Mailbox
 from search.proposers.llm.proposer import LLMProposer
 from search.records.budget import Budget
-from search.records.events import ASSUMED, LeadersCompared, RunFinished, RunStarted, VariantEvaluated
+from search.records.events import (
+    ASSUMED,
+    LeadersCompared,
+    RoundClosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+)
 from search.records.journal import Journal, replay
-from search.run.queued_search import for_this_search
+from search.records.model_calls import Purpose
+from search.run.queued_search import QueuedDiagnoser, for_this_search
+from tests.search.engine.test_diagnoses import FakeDiagnoser
+from tests.search.engine.test_probes import TIMED, probing
 from tests.search.fakes import (
     Clock,
     FakeEvaluator,
@@ -75,10 +87,12 @@ def serve(
     pending = folder.pending()[:most]
     for each in pending:
         asked = folder.read(each)
-        found = tuple(verdict(each) for each in asked.kernels)
-        folder.answer(
-            asked.search, DeviceVerdict(request=asked.id, worker="w", device="fake", evaluations=found)
-        )
+        found: dict[str, Any] = {"evaluations": tuple(verdict(each) for each in asked.kernels)}
+        if asked.operation is Operation.DIAGNOSE:
+            found = {"diagnosis": Diagnosis(reached=("static",), occupancy=f"that of {asked.kernels[0].id}")}
+        elif asked.operation is Operation.PROBE:
+            found = {"probe": TIMED}
+        folder.answer(asked.search, DeviceVerdict(request=asked.id, worker="w", device="fake", **found))
         served[asked.title] += 1
     return len(pending)
 
@@ -132,12 +146,100 @@ def test_a_second_session_with_the_same_kernels_is_a_new_measurement(tmp_path: P
     assert max(sessions) > 1 and sum(sessions) == len(compared)
 
 
+def test_a_resumed_search_counts_the_sessions_since_the_last_round(tmp_path: Path) -> None:
+    run, queue, noise = tmp_path / "run", tmp_path / "queue", random.Random(1)
+    run.mkdir()
+    while advanced(run, evaluator=queued(run, queue), comparisons=2, **CHEAP)[0].reason == "blocked":
+        serve(queue, Counter(), verdict=lambda kernel: unclear(noise))
+    after_round = [0]
+    for each in replay(run / "journal.jsonl"):
+        after_round[-1] += isinstance(each, LeadersCompared)
+        after_round += [0] * isinstance(each, RoundClosed)
+    assert max(after_round) == 2
+
+
 def unclear(noise: random.Random) -> Evaluation:
     """A correct kernel whose times differ so much that no session tells which one is faster."""
     samples = tuple(noise.uniform(0.2, 1.0) for _ in range(8))
     wide = replace(timing(2.0), speedup_low=1.0, speedup_high=4.0)
     wide = replace(wide, kernel_samples_ms=samples, eager_samples_ms=(1.0,) * 8)
     return Evaluation(status=Status.CORRECT, timing=wide)
+
+
+@pytest.mark.parametrize(("repairs_in", "trips"), [("same_round", 6), ("next_round", 3)])
+def test_repairs_can_travel_with_the_next_round(tmp_path: Path, repairs_in: str, trips: int) -> None:
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    parts = {"ideas": 2, "branch": 4, "rounds": 3, "repairs": 1, "repairs_in": repairs_in}
+    met = []
+    while True:
+        finished, engine = advanced(
+            run, evaluator=queued(run, queue), compares_each_round=False, comparisons=0, **parts
+        )
+        if finished.reason != "blocked":
+            break
+        assert engine.blocked_on is not None
+        met.append({each.split()[1] for each in engine.blocked_on.verdicts})
+        serve(queue, Counter())
+    assert met == [*[{"evaluate"}] * trips, {"thorough"}]
+
+
+def test_the_seed_travels_in_the_request(tmp_path: Path) -> None:
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    companions = Counter[int]()
+    parts: dict[str, Any] = {"ideas": 1, "branch": 2, "rounds": 2, "comparisons": 0}
+    while advanced(run, evaluator=queued(run, queue), pairs_with_seed=True, **parts)[0].reason == "blocked":
+        folder = QueueFolder(queue)
+        companions.update(len(folder.read(each).companions) for each in folder.pending())
+        serve(queue, Counter())
+    variants = state_of(run / "journal.jsonl").tree.variants.values()
+    assert companions[1] == sum(bool(each.parent) for each in variants) == 2
+
+
+def test_a_search_waits_for_its_diagnoses_and_asks_for_all_at_once(tmp_path: Path) -> None:
+    run, queue, straight = tmp_path / "run", tmp_path / "queue", tmp_path / "straight.jsonl"
+    run.mkdir()
+    served: Counter[str] = Counter()
+    trips = []
+    while True:
+        evaluator = queued(run, queue)
+        finished, engine = advanced(
+            run, evaluator=evaluator, diagnoser=QueuedDiagnoser(evaluator, "static"), **CHEAP
+        )
+        if finished.reason != "blocked":
+            break
+        assert engine.blocked_on is not None
+        trips.append({each.split()[1] for each in engine.blocked_on.verdicts})
+        serve(queue, served)
+    assert trips.count({"diagnose"}) == 1, "those before the second round are one trip"
+    diagnosed = [title for title in served if title.startswith("diagnose")]
+    assert len(diagnosed) > 1 and {served[each] for each in diagnosed} == {1}
+    beside = FakeDiagnoser()
+    with Journal(straight) as journal:
+        turns = FakeEvaluator(verdict=lambda kernel: in_turns(verdict_by_hash(kernel)))
+        asyncio.run(build(journal, evaluator=turns, diagnoser=beside, **CHEAP).run())
+    found = state_of(run / "journal.jsonl")
+    assert set(found.diagnoses) == set(beside.kernels)
+    assert contents(found.tree) == contents(state_of(straight).tree)
+
+
+def test_a_probe_that_waits_for_a_device_is_written_once(tmp_path: Path) -> None:
+    """Its kernel is in the journal: a model would write another one."""
+    run, queue = tmp_path / "run", tmp_path / "queue"
+    run.mkdir()
+    model, served = probing(), Counter[str]()
+    parts = {**CHEAP, "keep": 1, "probes": 1, "proposer": LLMProposer({"one": model})}
+    while advanced(run, evaluator=queued(run, queue), **parts)[0].reason == "blocked":
+        if not served:  # the probe waits once more, after the others have their verdicts
+            pending = {QueueFolder(queue).read(each).operation for each in QueueFolder(queue).pending()}
+            assert pending == {Operation.EVALUATE, Operation.PROBE}
+        serve(queue, served, most=1)
+    state = state_of(run / "journal.jsonl")
+    assert set(state.probed) == set(state.probes) and len(state.probes) == 2
+    assert all(each.kernel is not None and each.probe == TIMED for each in state.probed.values())
+    assert len([each for each in model.asked if each.purpose is Purpose.PROBE]) == 2
+    assert len([title for title in served if title.startswith("probe")]) == 2
 
 
 def test_a_search_waits_for_an_answer_and_a_verdict_and_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -12,7 +13,9 @@ from evaluators.records.time_spent import DeviceLease
 from search.observers import wording
 from search.observers.run_progress import FAILURE_SHOWN_S, Progress
 from search.records.events import Event, IdeaImplemented, IdeaProposed, RoundClosed, VariantEvaluated
+from search.records.journal import replay
 from search.records.model_calls import Cause, Spending
+from tests.search.fakes import search, state_of
 from tests.search.observers.conftest import MEMORY, call
 
 
@@ -50,6 +53,17 @@ def test_summarises_each_round(whole_run: list[Event]) -> None:
     assert two.best.evaluation is not None
     assert two.best.evaluation.speedup == 4.0
     assert two.improved
+
+
+def test_a_repair_counts_in_the_round_that_it_was_written_in(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=3, repairs=1, repairs_in="next_round")
+    events, variants = list(replay(path)), state_of(path).tree.variants.values()
+    summaries = after(events).summaries
+    assert [each.statuses.total() for each in summaries] == [
+        sum(each.round == number for each in variants) for number in (1, 2, 3)
+    ]
+    assert sum(each.evaluations for each in summaries) == state_of(path).evaluations
 
 
 def test_events_seen_twice_count_once(runs: dict[str, list[Event]]) -> None:

@@ -24,6 +24,7 @@ from search.records.events import (
     ModelCalled,
     ProbeMeasured,
     ProbeRequested,
+    ProbeWritten,
     RoundClosed,
     RoundReflected,
     RunFinished,
@@ -196,8 +197,9 @@ def runs(draw: st.DrawFn) -> list[Event]:
         LeadersCompared(at_s=5.5, variants=tuple(full), evaluations=together),
         KernelDiagnosed(at_s=5.7, seed=ranked[0].id, kernel=ranked[0].kernel.id, diagnosis=DIAGNOSIS),
         ProbeRequested(at_s=5.8, request=PROBE),
+        ProbeWritten(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel),
         ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=ranked[0].kernel, probe=TIMED),
-        ProbeMeasured(at_s=5.9, request_id=PROBE.id, kernel=None, probe=None),
+        ProbeMeasured(at_s=5.9, request_id="not written", kernel=None, probe=None),
         RoundReflected(at_s=5.8, reflection=Reflection(round=1, text=draw(st.text()), model=draw(st.text()))),
         BestConfirmed(at_s=6.0, variant=ranked[0], evaluation=again),
         RunFinished(
@@ -218,7 +220,7 @@ def test_events_survive_the_way_to_json_and_back(events: list[Event]) -> None:
 
 def test_the_lines_have_the_documented_names(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    search(path, rounds=2)
+    search(path, rounds=2, comparisons=0)
     names = [json.loads(line)["event"] for line in path.read_text().splitlines()]
     assert names[0] == "run_started"
     assert names[-2:] == ["best_confirmed", "run_finished"]
@@ -238,6 +240,12 @@ def test_a_source_is_stored_once(tmp_path: Path) -> None:
     for event in replay(path):
         if isinstance(event, VariantWritten):
             assert text.count(json.dumps(event.variant.kernel.source)) == 1
+
+
+def test_version_6_had_a_probes_kernel_in_its_result() -> None:
+    measured = ProbeMeasured(at_s=1.0, request_id=PROBE.id, kernel=kernel(0), probe=TIMED)
+    line = {**encode(measured), "kernel": {"source": kernel(0).source, "language": kernel(0).language}}
+    assert Decoder().decode(line) == measured
 
 
 def test_stages_are_not_journaled() -> None:

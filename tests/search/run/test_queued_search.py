@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evaluators.evaluate.__main__ import main as evaluate
 from evaluators.queue.queue_folder import QueueFolder
-from evaluators.queue.requests import Operation
+from evaluators.queue.requests import DeviceRequest, Operation
 from evaluators.queue.verdicts import DeviceVerdict
+from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.race import after_quick_stage
-from search.records.events import RunFinished, RunStarted, VariantEvaluated, VariantJudgedInFull
+from search.records.events import (
+    KernelDiagnosed,
+    RunFinished,
+    RunStarted,
+    VariantEvaluated,
+    VariantJudgedInFull,
+)
 from search.records.journal import replay
 from search.records.run_state import rebuild
 from search.run.queued_search import NAME
@@ -41,9 +49,13 @@ def answer_all(queue: Path) -> Counter[str]:
     for each in folder.pending():
         asked = folder.read(each)
         quick = asked.operation is Operation.RACE and asked.threshold is None
-        found = tuple(after_quick_stage(CORRECT, None) if quick else CORRECT for _ in asked.kernels)
-        facts = {} if found else {"device": DEVICE}
-        answer = DeviceVerdict(request=asked.id, worker="w", device=DEVICE, facts=facts, evaluations=found)
+        verdict = after_quick_stage(CORRECT, None) if quick else CORRECT
+        found: dict[str, Any] = {"evaluations": tuple(verdict for _ in asked.kernels)}
+        if asked.operation is Operation.DIAGNOSE:
+            found = {"diagnosis": Diagnosis(reached=("static",))}
+        elif not asked.kernels:
+            found = {"facts": {"device": DEVICE}}
+        answer = DeviceVerdict(request=asked.id, worker="w", device=DEVICE, **found)
         folder.answer(asked.search, answer)
         answered[asked.operation.value] += 1
         assert asked.kind == ("" if asked.operation.value == "describe" else DEVICE)
@@ -100,11 +112,31 @@ def test_prompts_use_shipped_facts_until_a_worker_has_described_the_device(
     assert started is not None and started.environment == facts
 
 
+def test_a_search_waits_for_diagnoses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = [*queued(tmp_path), "rounds=2", "profile=static", "compare_leaders=false", "until=blocked"]
+    status = call(tmp_path, *chosen)
+    folder = only_folder(tmp_path)
+    answered = Counter[str]()
+    while status == 3 and not answered["diagnose"]:
+        assert "awaiting a device" in capsys.readouterr().out
+        answered += answer_all(tmp_path / "q")
+        status = call(tmp_path, f"resume={folder}")
+    assert status == 3 and answered["evaluate"] == answered["diagnose"] == 2
+    events = list(replay(folder / "journal.jsonl"))
+    assert len([each for each in events if isinstance(each, KernelDiagnosed)]) == 2
+    assert {each.operation.value for each in requests(tmp_path / "q")} == {"evaluate"}, "the second round"
+
+
+def requests(queue: Path) -> list[DeviceRequest]:
+    folder = QueueFolder(queue)
+    return [folder.read(each) for each in folder.pending()]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["until=later"], "until is later"),
-        (["profile=static"], "pool=folder"),
+        (["profile=deep"], "profile is deep"),
         (["pool.path=/dev/null"], "/dev/null cannot be used as a queue"),
     ],
 )

@@ -68,6 +68,12 @@ def only_folder(tmp_path: Path) -> Path:
         (["problem=level1/conv2d", "rounds=many"], "rounds is many"),
         (["problem=level1/conv2d", "branch=-1"], "branch is -1"),
         (["problem=level1/conv2d", "device=gpu"], "cuda"),
+        (["problem=level1/conv2d", "ray.address=auto", "profile=static"], "choose pool=folder"),
+        (["problem=level1/conv2d", "repairs_in=never"], "same_round, next_round"),
+        (
+            ["problem=level1/conv2d", "device=cpu", "repairs_in=next_round", "strategy=puct"],
+            "repairs_in=next_round needs rounds",
+        ),
         (["problem=level1/conv2d", "history=some"], "all, best, summary, none"),
         (["problem=level1/conv2d", "wandb=maybe"], "online"),
         (["problem=level1/conv2d", "budget.seconds=-5", "device=cpu"], "budget.seconds is -5"),
