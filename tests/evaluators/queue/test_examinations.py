@@ -101,7 +101,7 @@ def test_a_search_gets_diagnoses_and_probes_while_its_kernels_are_judged(tmp_pat
 
     found = examined(tmp_path, ask, profiler, host)
     assert [each.occupancy for each in found[4:6]] == [f"that of {kernel(n).id}" for n in range(2)]
-    assert replace(found[6], build_s=0.0) == TIMED and found[6].build_s
+    assert replace(found[6], build_s=0.0, lease=None) == TIMED and found[6].build_s and found[6].lease
     assert measured == [0, 0]
     assert dict(profiler.profiled) == {
         kernel(n).id: {"wanted": "trace", "roofline": None, "call_ms": 1.0} for n in range(2)
