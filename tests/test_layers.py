@@ -47,6 +47,7 @@ COMMANDS = {
         "harvest",
         "mcp",
         "optimize",
+        "pack",
         "prompt",
         "queue",
         "report",

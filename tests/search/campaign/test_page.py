@@ -13,7 +13,7 @@ from search.app import run_folders as cli
 from search.campaign.campaign_page import has_campaign, page_data, write_page
 from search.campaign.slices import SearchProgress, Slice
 from tests.search.campaign.landscapes import ARMS, ATTACK, CEILING, MOVES, searched
-from tests.search.report.in_browser import ChartsInBrowser, browser, page
+from tests.search.report.in_browser import ChartsInBrowser, browser, made_apart, page
 
 __all__ = ["browser", "page"]  # fixtures
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ SEARCHES = len(MOVES) * len(ARMS)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaigns") / "2026-01-31"
-    searched(folder)
+    made_apart(lambda: searched(folder))
     write_page(folder)
     return folder
 

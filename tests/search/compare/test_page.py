@@ -13,14 +13,14 @@ from ideatree.commands import main as command
 from search.compare.comparison_page import page_data, write_page
 from search.compare.curves import UNITS
 from tests.search.compare.compared import ARMS, ATTACK, PROBLEMS, compared
-from tests.search.report.in_browser import ChartsInBrowser, browser, page
+from tests.search.report.in_browser import ChartsInBrowser, browser, made_apart, page
 
 __all__ = ["browser", "page"]  # fixtures
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = compared(tmp_path_factory.mktemp("compared") / "2026-01-31")
+    folder = made_apart(lambda: compared(tmp_path_factory.mktemp("compared") / "2026-01-31"))
     write_page(folder)
     return folder
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -16,6 +18,13 @@ in_browser = [
     pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed"),
 ]
 OPENS_WITHIN_S = 2.0
+T = TypeVar("T")
+
+
+def made_apart(make: Callable[[], T]) -> T:
+    """What `make` returns in a thread: the browser, which may be open already, has the event loop of this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ def test_a_search_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture
     assert events["variant_written"] == events["variant_evaluated"] >= 2
     summary = json.loads((folder / "summary.json").read_text())
     assert list(summary) == [
-        "problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost",
+        "problem", "device", "rounds", "evaluations", "statuses", "baselines_ms", "best", "cost", "time",
     ]  # fmt: skip
     assert summary["problem"] == "level1/softmax"
     assert summary["best"]["speedup"] > 0
