@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def made_apart(make: Callable[[], T]) -> T:
-    """What `make` returns in a thread: the browser, which may be open already, has the event loop of this one."""
+    """What `make` returns in a thread. A browser, which may be open already, has this thread's event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
