@@ -225,9 +225,9 @@ def source_of(base: str) -> str:
 
 
 def problems() -> list[str]:
-    """The names of the shipped references."""
+    """The names of the shipped references, but for those of `transformer/`, which have no mutants yet."""
     found = (path.relative_to(PROBLEMS).with_suffix("") for path in PROBLEMS.glob("*/*.py"))
-    return sorted(str(path) for path in found if path.name != "__init__")
+    return sorted(str(path) for path in found if path.name != "__init__" and path.parts[0] != "transformer")
 
 
 def replaced(source: str, old: str, new: str, what: str) -> str:
