@@ -63,6 +63,7 @@ OWN = (
     "seeds_at_once",
     "share_verdicts",
     "problems",
+    "primary",
     "resume",
     "hydra",
 )
@@ -81,6 +82,7 @@ class CompareConfig(RunConfig):
         True, "evaluate a kernel once and use its verdict, with the same time, in all searches"
     )
     problems: list[str] = option([], "further problems, in addition to `problem`")
+    primary: list[str] = option([], "the two arms whose difference is the primary contrast: `primary=[a,b]`")
     rounds: int = option(100_000, "rounds of a search; by default the budget ends it")
     hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/compare/${now:%Y-%m-%d_%H-%M-%S}"}})
 
@@ -135,6 +137,10 @@ def plan(
         raise UsageError(
             "a comparison needs at least two strategies=[…], promptings=[…] or arms: strategies=[beam,puct]"
         )
+    if config.primary and (len(set(config.primary)) != 2 or not set(config.primary) <= set(arms)):
+        raise UsageError(
+            f"primary=[{','.join(config.primary)}] must name two of the arms, which are {', '.join(arms)}"
+        )
     limits = {key: config.budget[key] for key in ("evaluations", "seconds", "calls", "tokens", "dollars")}
     if all(limit is None for limit in limits.values()) and config.rounds == CompareConfig.rounds:
         raise UsageError(
@@ -156,6 +162,7 @@ def plan(
         shared=(*config_folders, f"rounds={config.rounds}", *without(given, *OWN, "problem", "seed")),
         unit=next((unit for unit in UNITS if limits.get(unit) is not None), UNITS[0]),
         command=shlex.join(["python", "-m", "search.compare", *given]),
+        primary=tuple(config.primary),
     )
 
 

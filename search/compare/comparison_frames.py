@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.records.scores import Estimate
 from search.compare.curves import UNITS, Searched, read_searches
-from search.compare.statistics import Difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,11 +73,10 @@ def _points(search: Searched) -> Iterable[dict[str, Any]]:
 
 
 def _difference(known: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: known[name] for name in ("first", "second", "pairs", "p")}
-    ratio, beats = known["ratio"], known["beats"]
-    found = Difference(**plain, ratio=Estimate(**ratio), beats=Estimate(**beats))
-    verdict = {"is_real": found.is_real, "sentence": found.sentence}
-    return {**plain, **_interval("ratio", ratio), **_interval("beats", beats), **verdict}
+    intervals = {name: _interval(name, known[name]) for name in ("ratio", "beats")}
+    return {name: each for name, each in known.items() if name not in intervals} | {
+        key: value for interval in intervals.values() for key, value in interval.items()
+    }
 
 
 def _interval(name: str, known: Mapping[str, float]) -> dict[str, float]:

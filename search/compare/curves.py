@@ -26,14 +26,14 @@ UNITS = ("evaluations", "device_s", "tokens", "dollars")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The best kernel so far, by the lower end of its interval, after a part of the budget. `speedup` is 1
-    until a kernel is faster than eager PyTorch, because a user can always keep eager PyTorch."""
+    """The best kernel so far, by the lower end of its interval, after a part of the budget. `speedup` is its
+    speedup over eager PyTorch, below 1 if it is slower; 0 until there is a correct kernel."""
 
     evaluations: int = 0
     device_s: float = 0.0
     tokens: int = 0
     dollars: float = 0.0
-    speedup: float = 1.0
+    speedup: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,8 @@ class Searched:
         arm: the name of the setting that is compared.
         seed: the seed of the search.
         reason: why the search ended, e.g. `evaluations`.
-        final: the winner's speedup over eager PyTorch in the final measurement, at least 1.
+        final: the winner's speedup over eager PyTorch in the final measurement; 1 if no kernel is faster than
+            eager, because a user can always keep eager.
         points: the best so far, at the start and after each evaluation.
         statuses: the number of evaluations with each status.
     """
@@ -94,7 +95,7 @@ def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
 def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> Searched:
     """The result of the search with these events."""
     spent: dict[str, Any] = {"evaluations": 0, "device_s": 0.0, "tokens": 0, "dollars": 0.0}
-    low, speedup, final, reason = 0.0, 1.0, None, ""
+    low, speedup, final, reason = 0.0, 0.0, None, ""
     points = [Point()]
     statuses: Counter[str] = Counter()
     for event in events:
@@ -118,7 +119,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
                     spent["device_s"] += judged.device_s
                 timing = judged.timing
                 if judged.status is Status.CORRECT and timing is not None and timing.speedup_low > low:
-                    low, speedup = timing.speedup_low, max(1.0, timing.speedup)
+                    low, speedup = timing.speedup_low, timing.speedup
                 points.append(Point(**spent, speedup=speedup))
             case RunFinished(confirmed=confirmed):
                 reason = event.reason
@@ -136,7 +137,8 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The best so far of several searches: its median and quartiles when each has spent the `amounts`."""
+    """The best so far of several searches: its median and quartiles when each has spent the `amounts`. Begins
+    once half of the searches have a correct kernel; the lower quartile is nan until three quarters have."""
 
     amounts: tuple[float, ...]
     low: tuple[float, ...]
@@ -149,13 +151,21 @@ def curve(searches: Sequence[Searched], unit: str, amounts: Sequence[float]) -> 
     import numpy
 
     found = numpy.array([best_at(each.points, unit, amounts) for each in searches])
-    low, median, high = numpy.quantile(found, (0.25, 0.5, 0.75), axis=0)
-    return Curve(amounts=tuple(amounts), low=tuple(low), median=tuple(median), high=tuple(high))
+    quartiles = numpy.quantile(found, (0.25, 0.5, 0.75), axis=0)
+    below = numpy.quantile(found, (0.25, 0.5, 0.75), axis=0, method="lower")
+    low, median, high = numpy.where(below > 0, quartiles, numpy.nan)  # 0: a search without a correct kernel
+    drawn = ~numpy.isnan(median)
+    return Curve(
+        amounts=tuple(numpy.asarray(amounts, dtype=float)[drawn].tolist()),
+        low=tuple(low[drawn].tolist()),
+        median=tuple(median[drawn].tolist()),
+        high=tuple(high[drawn].tolist()),
+    )
 
 
 def best_at(points: Iterable[Point], unit: str, amounts: Iterable[float]) -> list[float]:
-    """The best speedup so far, when each of the amounts was spent."""
-    ordered, found, best = list(points), [], 1.0
+    """The best speedup so far, when each of the amounts was spent; 0 while there is no correct kernel."""
+    ordered, found, best = list(points), [], 0.0
     place = 0
     for amount in amounts:
         while place < len(ordered) and getattr(ordered[place], unit) <= amount:

@@ -14,7 +14,8 @@ from search.run.searches import PlannedSearch, planned_searches
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
     """A comparison: each arm searches each problem with each seed. `arms` and `problems` are overrides by
-    name, `shared` those of all searches; `unit` is the budget's, `command` the call that began it."""
+    name, `shared` those of all searches; `unit` is the budget's, `command` the call that began it. `primary`
+    are the two arms of the primary contrast, if one was named."""
 
     folder: Path
     arms: Mapping[str, Sequence[str]]
@@ -23,6 +24,7 @@ class ComparisonPlan:
     shared: tuple[str, ...]
     unit: str
     command: str = ""
+    primary: Sequence[str] = ()
 
     @property
     def results(self) -> Path:

@@ -1,12 +1,12 @@
 """The differences between the arms of a comparison: paired by problem and seed, with bootstrap intervals. A
-difference counts as real only if a permutation test agrees."""
+difference counts as real only if a permutation test agrees, corrected for the number of contrasts."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evaluators.records.scores import Estimate
 from search.compare.curves import Searched
@@ -15,15 +15,30 @@ LEVEL = 0.95
 RESAMPLES = 9999
 FEWEST = 3
 """Pairs below which arms are not compared."""
-FEWEST_SIGNIFICANT = 6
-"""Pairs below which no difference passes the permutation test: its smallest p for n pairs is 2 ^ (1 - n)."""
+
+
+def fewest_significant(contrasts: int) -> int:
+    """The number of pairs below which no difference passes the permutation test, corrected for this many
+    contrasts: its smallest p-value for n pairs is 2 ^ (1 - n)."""
+    return 1 + math.ceil(math.log2(contrasts / (1 - LEVEL)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The difference between two arms. `ratio` is the speedup of the first one's winners divided by that of
-    the second one's, as a geometric mean over the pairs; `beats` is the share of pairs in which the first
-    one's winner is faster, ties counted half; `p` is the p-value of the paired permutation test."""
+    """The difference between two arms, which statisticians call a contrast.
+
+    Attributes:
+        first: the name of one arm.
+        second: the name of the other arm.
+        pairs: the number of problems and seeds that both have searched.
+        ratio: the speedup of the first one's winners divided by that of the second one's, as a geometric mean
+            over the pairs.
+        beats: the share of pairs in which the first one's winner is faster, ties counted half.
+        p: the p-value of the paired permutation test.
+        p_corrected: the same after Holm's correction for the number of contrasts.
+        contrasts: the number of contrasts that p is corrected for; 1 for the primary one.
+        is_primary: whether the comparison named it beforehand as the one to test.
+    """
 
     first: str
     second: str
@@ -31,31 +46,46 @@ class Difference:
     ratio: Estimate
     beats: Estimate
     p: float
+    p_corrected: float
+    contrasts: int = 1
+    is_primary: bool = False
 
     @property
     def is_real(self) -> bool:
-        """Whether it is significant: the interval excludes 1, and the test agrees at the same level."""
-        return self.p < 1 - LEVEL and not self.ratio.low <= 1 <= self.ratio.high
+        """Whether it is significant: the interval excludes 1, and the corrected test agrees at its level."""
+        return self.p_corrected < 1 - LEVEL and self._excludes_1
+
+    @property
+    def _excludes_1(self) -> bool:
+        return not self.ratio.low <= 1 <= self.ratio.high
 
     @property
     def sentence(self) -> str:
         """The difference in words."""
-        both = f"{self.first} and {self.second}"
+        both = f"{self.first} and {self.second}{' (primary contrast)' if self.is_primary else ''}"
         if self.pairs < FEWEST:
             return f"{both}: {self.pairs} pairs are too few to compare."
         ratio_in_pairs = f"{self.ratio} times as fast in {self.pairs} pairs"
-        if self.pairs < FEWEST_SIGNIFICANT and not self.ratio.low <= 1 <= self.ratio.high:
-            return f"{both}: {ratio_in_pairs}; a significant difference needs at least {FEWEST_SIGNIFICANT}."
+        fewest = fewest_significant(self.contrasts)
+        if self.pairs < fewest and self._excludes_1:
+            return f"{both}: {ratio_in_pairs}; a significant difference needs at least {fewest}."
         if not self.is_real:
-            return f"{both} do not differ significantly: {ratio_in_pairs}."
+            return f"{both} do not differ significantly: {ratio_in_pairs} ({self._p_values})."
         faster, slower, ratio = self.first, self.second, self.ratio
         if ratio.value < 1:
             faster, slower = slower, faster
             ratio = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
         return (
-            f"{faster} finds significantly faster kernels than {slower}: "
-            f"{ratio} times as fast in {self.pairs} pairs (p {self.p:.2g})."
+            f"{faster} finds significantly faster kernels than {slower}"
+            f"{' (primary contrast)' if self.is_primary else ''}: "
+            f"{ratio} times as fast in {self.pairs} pairs ({self._p_values})."
         )
+
+    @property
+    def _p_values(self) -> str:
+        if self.contrasts == 1:
+            return f"p {self.p:.2g}"
+        return f"p {self.p:.2g}; {self.p_corrected:.2g} corrected for {self.contrasts} contrasts"
 
 
 def means(searches: Sequence[Searched]) -> Mapping[str, Estimate]:
@@ -67,11 +97,22 @@ def means(searches: Sequence[Searched]) -> Mapping[str, Estimate]:
     return found
 
 
-def differences(searches: Sequence[Searched]) -> list[Difference]:
-    """The difference between each two arms, over the problems and seeds that both have searched."""
+def differences(searches: Sequence[Searched], primary: Sequence[str] = ()) -> list[Difference]:
+    """The difference between each two arms, over the problems and seeds that both have searched. The p-value
+    of the two `primary` arms stands as it is; those of all others are corrected together."""
     finals = {(each.arm, each.problem, each.seed): math.log(each.final) for each in searches}
     arms = list(dict.fromkeys(each.arm for each in searches))
-    return [_difference(first, second, finals) for first, second in itertools.combinations(arms, 2)]
+    found = [_difference(first, second, finals) for first, second in itertools.combinations(arms, 2)]
+    named = [replace(each, is_primary=True) for each in found if {each.first, each.second} == set(primary)]
+    return [*named, *_corrected([each for each in found if {each.first, each.second} != set(primary)])]
+
+
+def _corrected(family: Sequence[Difference]) -> list[Difference]:
+    """The same differences with their p-values by Holm's step-down method."""
+    steps, least = {}, 0.0
+    for step, each in enumerate(sorted(family, key=lambda each: each.p)):
+        least = steps[each] = max(least, min(1.0, (len(family) - step) * each.p))
+    return [replace(each, p_corrected=steps[each], contrasts=len(family)) for each in family]
 
 
 def _difference(first: str, second: str, finals: Mapping[tuple[str, str, int], float]) -> Difference:
@@ -81,13 +122,15 @@ def _difference(first: str, second: str, finals: Mapping[tuple[str, str, int], f
         if arm == first and (second, problem, seed) in finals
     ]
     wins = [0.5 if difference == 0 else float(difference > 0) for difference in pairs]
+    p = _p_value(pairs)
     return Difference(
         first=first,
         second=second,
         pairs=len(pairs),
         ratio=_mean(pairs).exp(),
         beats=_mean(wins),
-        p=_p_value(pairs),
+        p=p,
+        p_corrected=p,
     )
 
 

@@ -23,7 +23,7 @@ STEPS = 20
 
 def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]:
     """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns the lines to print."""
-    found, between = means(searches), _ordered(differences(searches))
+    found, between = means(searches), _ordered(differences(searches, comparison.primary))
     body = {
         "command": comparison.command,
         "versions": _versions(comparison),
@@ -53,8 +53,12 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
 
 
 def _ordered(between: Sequence[Difference]) -> list[Difference]:
-    """Real differences first, the largest first."""
-    return sorted(between, key=lambda each: (not each.is_real, -abs(math.log(each.ratio.value or 1))))
+    """The primary contrast first, then the other significant ones, each kind by the size of the ratio."""
+
+    def rank(each: Difference) -> tuple[bool, bool, float]:
+        return not each.is_primary, not each.is_real, -abs(math.log(each.ratio.value or 1))
+
+    return sorted(between, key=rank)
 
 
 def _curves(comparison: ComparisonPlan, searches: Sequence[Searched]) -> Iterator[list[object]]:

@@ -86,10 +86,13 @@ const curvesShown = () => data.curves.filter((each) => each.unit === unitShown()
 function curveChart(problem) {
   const shade = Math.round(Math.min(56, Math.max(14, 160 / (armNames.length + 1)))).toString(16).padStart(2, "0");
   const own = curvesShown().filter((each) => each.problem === problem && !hiddenArms.has(each.arm));
-  const bands = form.elements.bands.checked ? own.map((each) => ({
-    type: "scatter", mode: "lines", x: [...each.amounts, ...each.amounts.toReversed()], y: [...each.high, ...each.low.toReversed()],
-    fill: "toself", fillcolor: `${armColour(each.arm)}${shade}`, line: { width: 0 }, hoverinfo: "skip",
-  })) : [];
+  const bands = form.elements.bands.checked ? own.map((each) => {
+    const between = (values) => values.filter((_, at) => known(each.low[at])), x = between(each.amounts);
+    return {
+      type: "scatter", mode: "lines", x: [...x, ...x.toReversed()], y: [...between(each.high), ...between(each.low).toReversed()],
+      fill: "toself", fillcolor: `${armColour(each.arm)}${shade}`, line: { width: 0 }, hoverinfo: "skip",
+    };
+  }) : [];
   const lines = own.map((each) => ({
     type: "scatter", mode: "lines", name: armText(each.arm), x: each.amounts, y: each.median,
     line: { color: armColour(each.arm), dash: armDash(each.arm)[0], width: 2.5 }, customdata: each.low.map((low, at) => [low, each.high[at]]),
@@ -144,6 +147,7 @@ function differencesChart() {
       of, label: `${faster}${narrow() ? "<br>" : " "}over ${slower}`, colour: each.is_real ? colour("better") : colour("grey"),
       symbol: each.is_real ? "circle" : "circle-open",
       text: `${faster} over ${slower}: ${figure(of)}<br>faster in ${percent(beats)} of ${each.pairs} pairs, p ${digits(each.p, 2)}` +
+        (each.contrasts > 1 ? `; ${digits(each.p_corrected, 2)} corrected for ${each.contrasts} contrasts` : "") +
         `<br>${each.is_real ? "significant" : "not significant"}`,
     };
   }).sort((a, b) => b.of.value - a.of.value);

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from search.compare.curves import Point, Searched, best_at
-from search.compare.statistics import differences, means
+from search.compare.curves import Point, Searched, best_at, curve
+from search.compare.statistics import differences, fewest_significant, means
 
 
 def finals(arm: str, values: list[float], problem: str = "p") -> list[Searched]:
@@ -18,12 +18,17 @@ def finals(arm: str, values: list[float], problem: str = "p") -> list[Searched]:
     ]
 
 
-def drawn(rng: random.Random, n: int, *, gain: float = 0.0) -> list[Searched]:
-    """Two arms with the same levels by seed; the second is better by the logarithm `gain`."""
+def drawn(
+    rng: random.Random, n: int, *, gain: float = 0.0, arms: tuple[str, ...] = ("one", "other")
+) -> list[Searched]:
+    """Arms with the same levels by seed; those after the first are better by the logarithm `gain`."""
     places = [rng.gauss(0.7, 0.4) for _ in range(n)]
-    one = [math.exp(place + rng.gauss(0, 0.1)) for place in places]
-    other = [math.exp(place + gain + rng.gauss(0, 0.1)) for place in places]
-    return finals("one", one) + finals("other", other)
+    gains = [gain if number else 0.0 for number in range(len(arms))]
+    return [
+        each
+        for arm, own in zip(arms, gains, strict=True)
+        for each in finals(arm, [math.exp(place + own + rng.gauss(0, 0.1)) for place in places])
+    ]
 
 
 @pytest.mark.slow
@@ -40,6 +45,45 @@ def test_a_planted_difference_is_found() -> None:
     assert found.ratio.low < math.exp(-0.3) < found.ratio.high
     assert found.beats.value < 0.1
     assert found.sentence.startswith("other finds significantly faster kernels than one: 1.")
+
+
+NINE = tuple("abcdefghi")
+
+
+@pytest.mark.slow
+def test_of_nine_equal_arms_rarely_any_two_differ() -> None:
+    rng = random.Random(9)
+    wrong = sum(any(each.is_real for each in differences(drawn(rng, 20, arms=NINE))) for _ in range(20))
+    assert wrong <= 3, "binomially, more than 3 of 20 come once in 60 times at 5 %"
+
+
+def test_p_values_are_corrected_for_the_number_of_contrasts() -> None:
+    found = differences(drawn(random.Random(4), 20, gain=0.05, arms=NINE))
+    assert {each.contrasts for each in found} == {36}
+    ordered = sorted(found, key=lambda each: each.p)
+    assert ordered[0].p_corrected == pytest.approx(min(1, 36 * ordered[0].p))
+    assert ordered[1].p_corrected == pytest.approx(min(1, max(36 * ordered[0].p, 35 * ordered[1].p)))
+    assert ordered[-1].p_corrected <= 1
+    lost = next(each for each in ordered if each.p < 0.05 <= each.p_corrected)
+    assert not lost.is_real
+    assert "do not differ significantly" in lost.sentence
+    assert lost.sentence.endswith(" corrected for 36 contrasts).")
+
+
+def test_the_primary_contrast_is_tested_alone() -> None:
+    first, *others = differences(drawn(random.Random(4), 20, gain=0.05, arms=NINE), primary=["c", "a"])
+    assert (first.first, first.second, first.contrasts) == ("a", "c", 1)
+    assert first.is_primary
+    assert first.p == first.p_corrected
+    assert "(primary contrast)" in first.sentence
+    assert {each.contrasts for each in others} == {35}
+    assert not any(each.is_primary for each in others)
+
+
+@pytest.mark.parametrize(("contrasts", "fewest"), [(1, 6), (3, 7), (36, 11)])
+def test_more_contrasts_need_more_pairs(contrasts: int, fewest: int) -> None:
+    assert fewest_significant(contrasts) == fewest
+    assert contrasts * 2.0 ** (1 - fewest) < 0.05 <= contrasts * 2.0 ** (2 - fewest)
 
 
 def test_noise_is_not_significant() -> None:
@@ -74,5 +118,25 @@ def test_means_are_geometric() -> None:
 
 
 def test_a_curve_is_read_at_amounts() -> None:
-    points = [Point(), Point(evaluations=2, speedup=1.5), Point(evaluations=5, speedup=3.0)]
-    assert best_at(points, "evaluations", [0, 1, 2, 4, 5, 9]) == [1.0, 1.0, 1.5, 1.5, 3.0, 3.0]
+    points = [Point(), Point(evaluations=2, speedup=0.5), Point(evaluations=5, speedup=3.0)]
+    assert best_at(points, "evaluations", [0, 1, 2, 4, 5, 9]) == [0, 0, 0.5, 0.5, 3.0, 3.0]
+
+
+def test_a_curve_begins_with_the_first_correct_kernels() -> None:
+    firsts = [1, 2, 3]
+    searches = [
+        Searched(
+            problem="p",
+            arm="a",
+            seed=first,
+            reason="",
+            final=1.0,
+            points=(Point(), Point(evaluations=first, speedup=0.2 * first)),
+        )
+        for first in firsts
+    ]
+    found = curve(searches, "evaluations", [0, 1, 2, 3])
+    assert found.amounts == (2, 3)
+    assert found.median == pytest.approx((0.2, 0.4))
+    assert math.isnan(found.low[0])
+    assert found.low[1] == pytest.approx(0.3)
