@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluators.base.jsonl_store import whole_lines
+from evaluators.suites.completions import read_kernels
 from search.models.cut_off import continuations
-from search.proposers.llm.answers import read_kernels
 from search.records.model_calls import Cause, Purpose
 from search.records.tree import Tree, Variant
 

@@ -19,6 +19,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from evaluators.records.problem import LANGUAGES
+from evaluators.suites.completions import read_kernel
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (
     DiagnosisReport,
@@ -36,7 +37,6 @@ from search.mcp.answers import (
     standing,
     variant_report,
 )
-from search.proposers.llm.answers import read_kernel
 from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.records.ranking import unconfirmed

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.suites.completions import read_kernel
 from search.harvest import __main__ as harvest
-from search.proposers.llm.answers import read_ideas, read_kernel
+from search.proposers.llm.answers import read_ideas
 from search.records.journal import replay
 from search.records.run_state import rebuild
 from search.run import __main__ as run

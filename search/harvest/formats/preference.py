@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evaluators.base.compiler_messages import without_folders
+from evaluators.suites.completions import kernel_answer
 from search.harvest.conversations import (
     ASKED,
     MESSAGE,
@@ -17,7 +18,7 @@ from search.harvest.conversations import (
 )
 from search.harvest.corpus import Corpus, HarvestedRun, faster, task
 from search.harvest.rows import ORIGIN, TASK, Column, Row, columns, timed, times
-from search.proposers.llm.answers import ideas_answer, kernel_answer
+from search.proposers.llm.answers import ideas_answer
 from search.records.tree import Variant, fastest
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
+from evaluators.suites.completions import read_kernel, read_kernels
 from search.proposers.llm.answers import (
     ProbeSketch,
     Sketch,
     ideas_schema,
     ranking_schema,
     read_ideas,
-    read_kernel,
-    read_kernels,
     read_probes,
     read_ranking,
     read_reflection,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.suites.completions import read_kernel
 from kernel_library.catalogue.entry import Entry, Lineage, Measurement
 from search.harvest.corpus import Corpus, read_runs, solutions_of
 from search.harvest.format import Format
@@ -23,7 +24,7 @@ from search.harvest.formats.repair import Repair
 from search.harvest.formats.sft import Sft
 from search.harvest.formats.trajectory import Trajectory
 from search.prompt import __main__ as prompt
-from search.proposers.llm.answers import read_ideas, read_kernel
+from search.proposers.llm.answers import read_ideas
 from search.recordings.verdicts import RECORDINGS
 from search.records.journal import replay
 from search.records.run_state import rebuild

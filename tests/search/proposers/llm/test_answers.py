@@ -9,13 +9,12 @@ import textwrap
 
 import pytest
 
+from evaluators.suites.completions import read_kernel, read_kernels
 from search.proposers.llm.answers import (
     LONGEST_REFLECTION,
     ideas_schema,
     ranking_schema,
     read_ideas,
-    read_kernel,
-    read_kernels,
     read_probes,
     read_ranking,
     read_reflection,
