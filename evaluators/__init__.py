@@ -17,6 +17,10 @@ Where to look, from the commands down to the machine; each file says more at its
     scheduler/    where candidates queue: pool, device_queue, job, on_cases, on_configurations,
                   companions (timed together), known_problems, device_health, device_use, retries; host:
                   local_host (threads), ray_host
+    rewards/      for training: reward (what a policy is), policies/: correctness, log_speedup,
+                  roofline_share, staged, improvement; completions (kernels in a model's answer);
+                  http_server and guard around server, which answers messages by requested_problems, verdicts
+                  and line
     device/       one device's worker: worker, settings, watchdog, open_problems, child_processes,
                   candidate_runner, candidate_turns
     judge/        the trusted process: judge_process, reference_session (session_options), staging

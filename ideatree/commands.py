@@ -49,6 +49,7 @@ GROUPS = {
     },
     "data": {
         "harvest": ("search.harvest", "write training data from runs and the library"),
+        "rewards": ("evaluators.rewards", "serve the evaluator over HTTP, as a reward for training"),
         "trace": ("evaluators.trace", "record the operators that a model calls, with their arguments"),
     },
 }

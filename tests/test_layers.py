@@ -54,7 +54,18 @@ COMMANDS = {
         "run",
         "app",
     },
-    "evaluators": {"audit", "baseline", "diagnose", "evaluate", "probe", "score", "serve", "trace", "app"},
+    "evaluators": {
+        "audit",
+        "baseline",
+        "diagnose",
+        "evaluate",
+        "probe",
+        "rewards",
+        "score",
+        "serve",
+        "trace",
+        "app",
+    },
     "kernel_library": {"add", "export", "list", "show", "verify", "app"},
 }
 """Packages that may use what commands use."""

@@ -4,6 +4,8 @@
     python -m evaluators.serve folder=/shared/queue devices=0,1 seconds=540
     python -m evaluators.serve archive=in.tar out=out.jsonl seconds=540
 
+With http=127.0.0.1:8000 it serves rewards for training instead, like `ideatree rewards`.
+
 Any number of workers may serve a folder. Each verdict is stored as soon as it is made; what a worker leaves
 unfinished is carried out by another. SIGTERM and Ctrl-C end a worker cleanly. It needs neither Ray nor Hydra
 nor W&B.
@@ -111,6 +113,10 @@ def _number(name: str, value: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if any(each.startswith("http=") for each in given):
+        from evaluators.rewards.__main__ import main as serve_rewards
+
+        return serve_rewards(given)
     if "--help" in given or "-h" in given:
         print(__doc__)  # noqa: T201
         return 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluators.base.jsonl_store import whole_lines
-from evaluators.suites.completions import read_kernels
+from evaluators.rewards.completions import read_kernels
 from search.models.cut_off import continuations
 from search.records.model_calls import Cause, Purpose
 from search.records.tree import Tree, Variant

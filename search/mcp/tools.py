@@ -19,7 +19,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from evaluators.records.problem import LANGUAGES
-from evaluators.suites.completions import read_kernel
+from evaluators.rewards.completions import read_kernel
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (
     DiagnosisReport,

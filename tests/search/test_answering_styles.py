@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.suites.completions import read_kernel
+from evaluators.rewards.completions import read_kernel
 from search.harvest import __main__ as harvest
 from search.proposers.llm.answers import read_ideas
 from search.records.journal import replay

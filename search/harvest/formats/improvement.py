@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from evaluators.suites.completions import kernel_answer
+from evaluators.rewards.completions import kernel_answer
 from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
 from search.harvest.corpus import Corpus, HarvestedRun, faster, task
 from search.harvest.rows import ORIGIN, TASK, Row, columns, timed, times

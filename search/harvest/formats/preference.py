@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evaluators.base.compiler_messages import without_folders
-from evaluators.suites.completions import kernel_answer
+from evaluators.rewards.completions import kernel_answer
 from search.harvest.conversations import (
     ASKED,
     MESSAGE,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evaluators.base.compiler_messages import without_folders
 from evaluators.records.evaluation import Status
-from evaluators.suites.completions import kernel_answer
+from evaluators.rewards.completions import kernel_answer
 from search.harvest.conversations import CONVERSATION, asks_for_repair, conversation
 from search.harvest.corpus import Corpus, task
 from search.harvest.rows import ORIGIN, TASK, Row, columns, timed, times

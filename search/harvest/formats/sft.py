@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from evaluators.suites.completions import kernel_answer
+from evaluators.rewards.completions import kernel_answer
 from search.harvest.conversations import CONVERSATION, asks_for_code, conversation
 from search.harvest.corpus import Corpus, rules, task
 from search.harvest.rows import ORIGIN, STRINGS, TASK, Column, Row, columns, timed, times

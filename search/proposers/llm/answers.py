@@ -1,4 +1,4 @@
-"""Reads and writes models' answers; those with kernels are read by `evaluators.suites.completions`. The
+"""Reads and writes models' answers; those with kernels are read by `evaluators.rewards.completions`. The
 readers raise ValueError for an unusable answer, in words that the model can act on."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import json_repair
 from rapidfuzz import fuzz, process
 
-from evaluators.suites.completions import code_blocks, without_thinking
+from evaluators.rewards.completions import code_blocks, without_thinking
 from search.proposers.llm.written_ideas import field_of, written_ideas
 from search.records.model_calls import storable
 from search.records.tree import Category, Idea

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from evaluators.records.problem import Kernel, Problem
-from evaluators.suites.completions import read_kernel, read_kernels
+from evaluators.rewards.completions import read_kernel, read_kernels
 from search.proposers.llm.answers import (
     ProbeSketch,
     Sketch,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evaluators.suites.completions import read_kernel
+from evaluators.rewards.completions import read_kernel
 from kernel_library.catalogue.entry import Entry, Lineage, Measurement
 from search.harvest.corpus import Corpus, read_runs, solutions_of
 from search.harvest.format import Format

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from evaluators.suites.completions import read_kernel, read_kernels
+from evaluators.rewards.completions import read_kernel, read_kernels
 from search.proposers.llm.answers import (
     LONGEST_REFLECTION,
     ideas_schema,
