@@ -21,6 +21,7 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import Plan
 from ideatree.comparisons import Comparison, compare, open_comparison
+from ideatree.corpora import open_corpus
 from ideatree.evaluator import AsyncEvaluator, Evaluator, report
 from ideatree.harvests import harvest
 from ideatree.problems import load_problem
@@ -46,6 +47,7 @@ __all__ = [
     "harvest",
     "load_problem",
     "open_comparison",
+    "open_corpus",
     "open_library",
     "open_run",
     "report",

@@ -19,8 +19,9 @@ from search.records.model_calls import ModelCall, Spending
 from search.records.tree import Idea, Outcome, Tree, Variant, speedups_of
 
 IDEA = """
-    id round number category text parent parent_idea start depth lineage proposer model expected builds_on
-    known_ideas variants correct best kernel_ms speedup speedup_low speedup_high gain calls tokens dollars
+    id round number category text parent parent_idea start depth lineage proposer model expected
+    predicted_gain refuted_by builds_on known_ideas variants correct best kernel_ms speedup speedup_low
+    speedup_high gain calls tokens dollars
 """
 VARIANT = """
     id idea number round category proposer model parent repairs lineage language kernel status reused compared
@@ -141,7 +142,10 @@ class RunRows:
 
 def _idea_row(outcome: Outcome, number: int, speedups: Mapping[str, float]) -> dict[str, Any]:
     idea, best = outcome.idea, outcome.best
-    names = ("id", "round", "text", "parent", "proposer", "model", "expected", "builds_on", "known_ideas")
+    names = (
+        *("id", "round", "text", "parent", "proposer", "model", "expected", "predicted_gain", "refuted_by"),
+        *("builds_on", "known_ideas"),
+    )
     verdicts = [each.evaluation for each in outcome.variants if each.evaluation]
     timing = _timing_columns(best.evaluation if best else None)
     seed = speedups.get(idea.parent) or 1.0  # as the history that proposers are shown

@@ -19,15 +19,16 @@ RECORDINGS = Path(__file__).parent
 
 def shipped_recordings() -> list[str]:
     """The names of the recordings that ship with the package."""
-    folders = (each.parent.name for each in RECORDINGS.glob("*/journal.jsonl"))
-    return sorted([*folders, *(each.name.removesuffix(SUFFIX) for each in RECORDINGS.glob(f"*{SUFFIX}"))])
+    folders = (each.parent for each in RECORDINGS.glob("**/journal.jsonl"))
+    places = (*folders, *RECORDINGS.glob(f"**/*{SUFFIX}"))
+    return sorted(each.relative_to(RECORDINGS).as_posix().removesuffix(SUFFIX) for each in places)
 
 
 def recording_folder(run: str) -> Path:
-    """The folder of a recorded run, which may be packed. A shipped recording may be given by its name, or by
-    its path in a checkout. Raises UsageError if a packed run cannot be read."""
-    shipped, place = RECORDINGS / Path(run).name, Path(run)
-    known = [place, shipped, shipped.with_name(f"{shipped.name}{SUFFIX}")]
+    """The folder of a recorded run, which may be packed, or of several. Shipped recordings may be given by
+    their name, or by their path in a checkout. Raises UsageError if a packed run cannot be read."""
+    place, shipped = Path(run), (RECORDINGS / run, RECORDINGS / Path(run).name)
+    known = [place, *shipped, *(each.with_name(f"{each.name}{SUFFIX}") for each in shipped)]
     found = next((each for each in known if each.exists()), place)
     return unpacked(found) if found.is_file() else found
 

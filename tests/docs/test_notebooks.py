@@ -24,6 +24,7 @@ LOGIC = (
 EXPECTED = {
     "look_into_a_run": ["level1/conv2d", "import torch", "plotly"],
     "compare_strategies": ["best_of_n", "in 8 pairs", "plotly"],
+    "lessons": ["conv2d_relu_maxpool", "memory access", "plotly", "predicted_gain"],
     "harvest_to_trl": ["rows ", "# Task", "```python", "['user', 'assistant', 'assistant']"],
 }
 
