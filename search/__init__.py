@@ -16,8 +16,8 @@ Where to look, from the commands down to the records; each file says more at its
                   adapters, installation/, verification/, outcome, readme, profile_page
     harvest/      corpus, recorded_calls, rows, format (formats/), conversations, identity, duplicates,
                   benchmarks, dataset
-    report/       the HTML report: run_page, page_data, run_frames, corpus_frames (of many runs), gains, texts,
-                  html (assets/), observer, fresh_page
+    report/       the HTML report: run_page, page_data, run_frames, corpus_frames (of many runs), gains,
+                  texts, html (assets/), observer, fresh_page
     mcp/          tools, answers
     app/          what all commands share: run_folders, resuming, registry (class names in stored configs),
                   overrides, plug_ins, report_packages, device_facts (of a device that is elsewhere)
