@@ -19,7 +19,7 @@ from evaluators.records.problem import Problem
 from evaluators.reference.loading import make_problem
 
 NAME = re.compile(r"[\w-]+(/[\w-]+(\.[\w-]+)*)+")
-CHANGES = ("sizes", "dtype", "tolerance", "precision", "libraries", "cases")
+CHANGES = ("sizes", "dtype", "tolerance", "precision", "libraries", "layout", "inputs", "cases")
 """The keys of a problem that a client may set. It may not set those that accept a reference that cannot
 judge, or a kernel that is faster than the machine."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from evaluators.base.compiler_messages import without_folders
+from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
@@ -21,6 +22,7 @@ from search.harvest.conversations import Brief
 from search.harvest.identity import fingerprint, sized
 from search.harvest.recorded_calls import RecordedCalls
 from search.proposers.llm.measured_history import MeasuredHistory
+from search.recordings.archives import SUFFIX, unpacked
 from search.records.journal import JournalError, replay
 from search.records.run_state import RunState, rebuild
 from search.records.tree import LIBRARY, Category, Idea, Seed, Variant
@@ -200,8 +202,8 @@ class Corpus:
 
 
 def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) -> list[HarvestedRun]:
-    """The runs below the folders, each once, ordered by path. An unreadable journal is logged and skipped.
-    Raises HarvestError for a missing folder."""
+    """The runs below the folders, also packed ones, each once, ordered by path. An unreadable one is logged
+    and skipped. Raises HarvestError for a missing folder."""
     found: dict[Path, str] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -209,6 +211,12 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
         for path in sorted(folder.rglob("journal.jsonl")):
             name = path.parent.relative_to(folder).as_posix()
             found.setdefault(path.parent.resolve(), path.parent.resolve().name if name == "." else name)
+        for archive in sorted(folder.rglob(f"*{SUFFIX}")):
+            name = archive.relative_to(folder).as_posix().removesuffix(SUFFIX)
+            try:
+                found.setdefault(unpacked(archive), name)
+            except UsageError as error:
+                logger.warning("run skipped: %s", error)
     runs = []
     for path, name in track(list(found.items()), "reading runs"):
         try:

@@ -84,9 +84,9 @@ def timed(prefix: str, what: str) -> tuple[Column, ...]:
     )
 
 
-def times(prefix: str, evaluation: Evaluation) -> dict[str, float | None]:
-    """The values for the columns of `timed`; None for a kernel that was not correct."""
-    timing = evaluation.timing
+def times(prefix: str, evaluation: Evaluation | None) -> dict[str, float | None]:
+    """The values for the columns of `timed`; None without a correct kernel."""
+    timing = evaluation.timing if evaluation else None
     return {
         f"{prefix}ms": timing.kernel_ms if timing else None,
         f"{prefix}speedup": timing.speedup if timing else None,

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from evaluators.records.evaluation import Status
+from evaluators.records.problem import Case, Problem
 from evaluators.records.race import after_quick_stage
+from evaluators.reference.loading import load_problem
+from evaluators.rewards.requested_problems import RequestedProblems
 from kernel_library.catalogue.entry import Entry, Lineage, Measurement
 from kernel_library.catalogue.library import FolderLibrary
 from search.harvest.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
@@ -20,8 +23,10 @@ from search.harvest.formats.improvement import Improvement
 from search.harvest.formats.kernelbook import Kernelbook
 from search.harvest.formats.preference import Preference
 from search.harvest.formats.repair import Repair
+from search.harvest.formats.rl import Rl, request
 from search.harvest.formats.sft import Sft
 from search.harvest.formats.trajectory import Trajectory
+from search.recordings.archives import pack
 from search.records.tree import LIBRARY, Seed
 from tests.search.harvest.story import Story, correct, failed, kernel, problem
 
@@ -270,6 +275,63 @@ def test_a_branch_is_not_rewarded_for_the_entry_that_it_starts_from(
 def test_a_failure_is_not_rewarded() -> None:
     with pytest.raises(ValueError, match="must not be above 0"):
         Trajectory(failed=0.1)
+
+
+def test_tasks_for_reinforcement_learning(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first = story.idea("first")
+    a = story.variant(first, A, correct(2.0, kernel_ms=0.25))
+    b = story.variant(first, B, failed(log="off by one"))
+    story.variant(first, C, correct(3.0), repairs=b.id)
+    story.variant(story.idea("second", a.id), D, failed(Status.REJECTED))
+    code, repair, second = rows(Rl(), tmp_path)
+    assert [each["kind"] for each in (code, repair, second)] == ["code", "repair", "code"]
+    assert (code["tries"], code["solved"], code["best_speedup"], code["eager_ms"]) == (2, 0.5, 2.0, 0.5)
+    assert (repair["tries"], repair["solved"], repair["log"]) == (1, 1.0, "off by one")
+    assert names(repair, "parent") == ["B"]
+    assert (second["solved"], second["best_ms"]) == (0.0, None)
+    assert names(second, "parent") == ["A"]
+    assert "first" in code["prompt"][1]["content"]
+    asked = json.loads(second["request"])
+    assert asked["parent"] == A.source
+    assert asked["reference"] == RELU.source
+
+
+REQUESTED = [
+    load_problem("level1/softmax", device="cuda", sizes={"batch": 8}),
+    load_problem("transformer/mixture_of_experts", device="cuda", dtype="bfloat16"),
+    problem("relu", overrides={"features": 8}, layout="strided", libraries="no_library", device="cuda"),
+    problem("relu", cases=(Case(sizes={"features": 8}), Case(dtype="bfloat16", weight=2.0)), device="cuda"),
+]
+
+
+@pytest.mark.parametrize("stated", REQUESTED, ids=range(len(REQUESTED)))
+def test_a_request_states_the_very_problem(stated: Problem) -> None:
+    asked = json.loads(json.dumps(request(stated, "")))
+    problems = RequestedProblems("cuda")
+    found = (
+        problems.named(asked["problem"], asked["problem_keys"])
+        if "problem" in asked
+        else problems.stated(asked["reference"], asked["problem_keys"])
+    )
+    assert found.id == stated.id
+
+
+def test_tasks_need_rules_that_a_request_can_state(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", problem("relu", floor=False))
+    story.variant(story.idea("first"), A, correct(2.0))
+    left_out: Counter[str] = Counter()
+    assert not list(Rl().rows(corpus(tmp_path), left_out))
+    assert left_out.total() == 1
+
+
+def test_packed_runs_are_read(tmp_path: Path) -> None:
+    story = Story(tmp_path / "story", RELU)
+    story.variant(story.idea("first"), A, correct(2.0))
+    pack(tmp_path / "story", tmp_path / "packed.tar.xz")
+    (tmp_path / "broken.tar.xz").write_bytes(b"no archive")
+    found = read_runs([tmp_path], "mit", track)
+    assert [each.name for each in found] == ["story", "packed"]
 
 
 def test_kernelbook(tmp_path: Path) -> None:
