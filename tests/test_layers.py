@@ -180,3 +180,12 @@ def test_the_map_has_every_module(package: str) -> None:
         listed = rooms.get(folder[0], set()) if folder else rooms[""]
         inner = f"{folder[1]}/" if len(folder) > 1 else name
         assert name in listed or inner in text, f"{path.relative_to(ROOT)} has no place in the map"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "adapters").rglob("*.py")), ids=lambda path: path.stem)
+def test_an_adapter_speaks_http_only(path: Path) -> None:
+    """Its framework pins other versions of packages than Ideatree does."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert not {name.partition(".")[0] for name in imported} & {*PACKAGES}
