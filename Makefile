@@ -35,14 +35,14 @@ test-fast: .venv/test
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2
 
 # Each adapter with its framework, in an environment of its own, against a reward server of this one.
-ADAPTERS := $(notdir $(wildcard adapters/*))
+ADAPTERS := $(filter-out client,$(notdir $(wildcard adapters/*)))
 test-adapters: $(ADAPTERS:%=.venv/adapters/%) .venv/train
 	for each in $(ADAPTERS); do (cd adapters/$$each && IDEATREE_PYTHON=$(CURDIR)/$(BIN)/python \
 		$(CURDIR)/.venv/adapters/$$each/bin/python -m pytest) || exit 1; done
 
 .venv/adapters/%: adapters/%/pyproject.toml .venv/train
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --editable 'adapters/$*[test]'
+	$@/bin/python -m pip install --quiet --editable adapters/client --editable 'adapters/$*[test]'
 	@touch $@
 
 lint: .venv/dev

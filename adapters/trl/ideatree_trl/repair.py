@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ideatree_trl.client import RewardClient
+from ideatree_client import RewardClient
 
 MOST_LOG = 4000
 """Characters of the log that the model reads."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ideatree_trl.client import RewardClient
+from ideatree_client import RewardClient, text_of
 
 RewardFunction = Callable[..., Awaitable[list[float | None]]]
 
@@ -51,11 +51,3 @@ def kernel_reward(
         return [each["reward"] for each in answers]
 
     return ideatree
-
-
-def text_of(completion: str | list[dict[str, Any]]) -> str:
-    """The text of a completion: the last message's, if it is a conversation."""
-    if isinstance(completion, str):
-        return completion
-    content = completion[-1].get("content") if completion else ""
-    return content if isinstance(content, str) else json.dumps(content)

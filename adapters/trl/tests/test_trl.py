@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
-import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,46 +19,22 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from ideatree_trl import KernelRepair, RewardClient, RewardError, kernel_reward
+from ideatree_client import RewardClient, RewardError
+from ideatree_client.testing import BRIEFLY, PYTHON, RIGHT, ROOT, TASK, WRONG, running_server
+from ideatree_trl import KernelRepair, kernel_reward
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-ROOT = Path(__file__).parents[3]
-PYTHON = os.environ.get("IDEATREE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
-RIGHT = (ROOT / "kernel_library/seeds/softmax/cpp/kernel.py").read_text(encoding="utf-8")
-WRONG = (
-    RIGHT.replace("class ModelNew", "class Slow").strip()
-    + """
-
-
-class ModelNew(Slow):
-    def forward(self, x):
-        return super().forward(x) * 1.01
-"""
-)
 WORDS = {"right": RIGHT, "wrong": WRONG, "rude": "No.", "cut": RIGHT[:300]}
-TASK = {"problem": "level1/softmax", "problem_keys": {"sizes": {"batch": 16, "features": 2048}}}
-BRIEFLY = ("evaluator.plan.max_s=0.2", "evaluator.max_calls=16", "evaluator.compile_mode=")
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running server."""
-    folder = tmp_path_factory.mktemp("server")
-    call = [PYTHON, "-m", "evaluators.serve", "http=127.0.0.1:0", "device=cpu", *BRIEFLY]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(call, cwd=folder, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    try:
-        while not (found := re.search(r"http://[\d.:]+", (folder / "log").read_text())):
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield found[0]
-    finally:
-        process.terminate()
-        process.wait()
+    with running_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
 class Speaker(PreTrainedTokenizerFast):

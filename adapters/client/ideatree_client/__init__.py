@@ -1,12 +1,15 @@
-"""A client of a reward server that waits where the server asks it to."""
+"""A client of Ideatree's reward server, which waits where the server asks it to."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
 import httpx
+
+__all__ = ["RewardClient", "RewardError", "text_of"]
 
 LATER = (408, 429, 503, 504)
 """Statuses after which the same request may succeed."""
@@ -46,6 +49,13 @@ class RewardClient:
 
             return await asyncio.gather(*map(one, requests))
 
+    async def judged(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One answer with a reward. Raises RewardError, also if the completion could not be judged."""
+        (answer,) = await self.verify_all([request])
+        if answer["reward"] is None:
+            raise RewardError(f"the completion could not be judged: {answer['cause']}")
+        return answer
+
     def verify(self, request: dict[str, Any]) -> dict[str, Any]:
         """One answer, for programs without an event loop. Raises RewardError."""
         return asyncio.run(self.verify_all([request]))[0]
@@ -81,3 +91,11 @@ def _words(response: httpx.Response) -> str:
         return str(response.json()["error"])
     except (ValueError, KeyError, TypeError):
         return f"status {response.status_code}"
+
+
+def text_of(completion: str | list[dict[str, Any]]) -> str:
+    """The text of a completion: the last message's, if it is a conversation."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else ""
+    return content if isinstance(content, str) else json.dumps(content)

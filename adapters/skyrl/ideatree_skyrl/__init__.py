@@ -1,0 +1,69 @@
+"""Rewards from an Ideatree reward server for SkyRL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ideatree_client import RewardClient
+from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+from skyrl_gym.envs.registration import register
+
+NAME = "ideatree_kernels"
+MOST_LOG = 4000
+"""Characters of the log that the model reads."""
+
+
+class KernelEnv(BaseTextEnv):
+    """Rewards the kernel in each answer of the model. The episode ends with a correct kernel or after
+    `max_turns`.
+
+    Args:
+        env_config: `url` of the server; optional `key`, `reward` (a policy), `max_turns` (1) and
+        `patience_s`. extras: the row's fields, of which `request` has the JSON that `ideatree harvest
+        format=rl` writes.
+
+    Raises:
+        KeyError: the config has no `url`, or the row no `request`.
+    """
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._client = RewardClient(
+            env_config["url"],
+            key=env_config.get("key", ""),
+            patience_s=env_config.get("patience_s", 1800.0),
+        )
+        policy = {"reward": env_config["reward"]} if env_config.get("reward") else {}
+        self._request = {**json.loads(extras["request"]), **policy}
+        self.max_turns = env_config.get("max_turns", 1)
+        self._best = 0.0
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Judges an answer. The rewards of an episode add up to that of its best kernel. An answer that
+        could not be judged has the reward 0 and `metadata["masked"]`.
+
+        Raises:
+            RewardError: the request is wrong, or the server cannot be reached.
+        """
+        self.turns += 1
+        answer = self._client.verify({**self._request, "completion": action})
+        reward, masked = answer["reward"] or 0.0, answer["reward"] is None
+        gained, self._best = max(reward - self._best, 0.0), max(reward, self._best)
+        done = masked or answer["status"] == "correct" or self.turns >= self.max_turns
+        said = f"{answer['status']}: {answer['log'][-MOST_LOG:]}\nWrite the complete corrected file."
+        return BaseTextEnvStepOutput(
+            observations=[] if done else [{"role": "user", "content": said}],
+            reward=gained,
+            done=done,
+            metadata={"status": answer["status"], "masked": masked, "components": answer["components"]},
+            postprocessed_action=None,
+        )
+
+    def get_metrics(self) -> dict[str, Any]:
+        """The reward of the best kernel, and the number of turns."""
+        return {"best_reward": self._best, "turns": self.turns}
+
+
+register(id=NAME, entry_point="ideatree_skyrl:KernelEnv")

@@ -1,0 +1,5 @@
+"""GPU kernels judged by an Ideatree reward server, as a taskset for verifiers."""
+
+from ideatree_kernels.taskset import KernelTaskset
+
+__all__ = ["KernelTaskset"]
