@@ -16,6 +16,7 @@ from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan
+from evaluators.rewards.__main__ import RewardServerConfig
 from search.campaign.__main__ import CampaignConfig
 from search.harvest.__main__ import HarvestConfig
 from search.run.config import RunConfig
@@ -34,6 +35,7 @@ OF_OTHERS = {
     "decontaminate": HarvestConfig,
     "suite": AuditConfig,
     "scheduler": CampaignConfig,
+    "reward": RewardServerConfig,
 }
 """Groups that other commands choose from; a run has all the others."""
 PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
@@ -214,6 +216,8 @@ NEEDED = {
 def chosen(group: str, name: str) -> list[str]:
     if group in OF_HARVEST:
         return ["out=new", *(["format=sft"] if group != "format" else []), f"{group}={name}"]
+    if group == "reward":
+        return ["http=127.0.0.1:8000", f"{group}={name}"]
     if group == "scheduler":
         return ["suite=shipped", f"{group}={name}"]
     others = [CONV] if group not in ("problem", "suite") else []
