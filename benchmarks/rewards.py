@@ -56,6 +56,8 @@ class ModelNew(torch.nn.Module):
 RETRIED = (429, 503, 504)
 NOTHING_GAINED = 0.2 * 1.25
 """The reward of a correct kernel without a gain, and a quarter for the noise of a busy machine."""
+EVERY_S = 10.0
+"""Seconds between two lines of progress."""
 IDLE_S = 60.0
 """Seconds within which the server must be idle after its clients have gone."""
 
@@ -187,19 +189,27 @@ async def load(server: Server, completions: Sequence[Completion], clients: int, 
     """Sends all completions, and kills the server once; returns the seconds."""
     waiting = list(reversed(completions))
 
+    def answered() -> int:
+        return sum(bool(each.answer) for each in completions)
+
     async def one_client() -> None:
         async with httpx2.AsyncClient(base_url=server.url, timeout=900) as client:
             while waiting:
                 await ask(client, waiting.pop(), device)
 
     async def killer() -> None:
-        while sum(bool(each.answer) for each in completions) < len(completions) // 2:
+        while answered() < len(completions) // 2:
             await asyncio.sleep(0.2)
         await asyncio.to_thread(server.end, signal.SIGKILL)
         await asyncio.to_thread(server.start)
 
+    async def progress() -> None:
+        while waiting or answered() < len(completions):
+            print(f"{answered()} of {len(completions)} answers", file=sys.stderr, flush=True)
+            await asyncio.sleep(EVERY_S)
+
     start = time.monotonic()
-    await asyncio.gather(killer(), *(one_client() for _ in range(clients)))
+    await asyncio.gather(killer(), progress(), *(one_client() for _ in range(clients)))
     return time.monotonic() - start
 
 

@@ -49,7 +49,7 @@ Where to look, from the commands down to the machine; each file says more at its
                   (its statistics), scores (fast_p, pass@k), five_stages, overhead, reference_audit, opening,
                   time_spent (leases of devices), diagnosis, probe, resources (of compiled functions)
     base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
-                  source_file, source_comment, system_error, usage_error
+                  source_file, source_comment, system_error, usage_error, own_version
     problems/     the shipped references
 """
 

@@ -24,7 +24,6 @@ import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from evaluators.app.config import (
 from evaluators.app.device_config import host_or_queue, settle_device
 from evaluators.base.cause import first_line
 from evaluators.base.option import option
+from evaluators.base.own_version import own_version
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.queue.queue_evaluator import QueueEvaluator
@@ -142,11 +142,9 @@ def main(config: DictConfig) -> int:
 
 def _valid_for(facts: Mapping[str, str], config: DictConfig) -> str:
     """Identifies device, versions and settings."""
-    try:
-        own = version("ideatree")
-    except PackageNotFoundError:
-        own = "not installed"
-    return content_id(own, repr(build(config.evaluator)), *(f"{name}={facts.get(name)}" for name in FACTS))
+    return content_id(
+        own_version(), repr(build(config.evaluator)), *(f"{name}={facts.get(name)}" for name in FACTS)
+    )
 
 
 @contextlib.contextmanager

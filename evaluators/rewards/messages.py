@@ -75,13 +75,13 @@ class VerifyAnswer(Message):
         description="null if there is none, because the evaluator failed: mask it or ask again"
     )
     components: dict[str, float] = Field(description="what the reward was made of")
-    retryable: bool = Field(description="whether asking again may give a reward")
+    retryable: bool = Field(default=False, description="whether asking again may give a reward")
     cause: str = Field(description="why the kernel failed, in one line")
     log: str = Field(description="the evaluator's log, the next observation in multi-turn training")
-    timing: Times | None
-    roofline_share: float | None
-    kernel: str | None = Field(description="the kernel that was found in the completion")
-    known: bool = Field(description="whether the verdict was known before")
+    timing: Times | None = None
+    roofline_share: float | None = None
+    kernel: str | None = Field(default=None, description="the kernel that was found in the completion")
+    known: bool = Field(default=False, description="whether the verdict was known before")
 
 
 class BatchRequest(Message):
@@ -121,13 +121,8 @@ def malformed(reason: str, reward: Reward) -> VerifyAnswer:
         status="malformed",
         reward=reward.value,
         components=dict(reward.components),
-        retryable=False,
         cause=reason,
         log=reason,
-        timing=None,
-        roofline_share=None,
-        kernel=None,
-        known=False,
     )
 
 

@@ -17,8 +17,7 @@ class Reward(JsonRecord):
 
     Attributes:
         value: The reward; None if there can be none, because the evaluator and not the kernel failed. Mask
-        such
-            a completion, or ask again.
+            such a completion, or ask again.
         components: What the value was made of, by name, to log next to it.
     """
 

@@ -63,7 +63,6 @@ class Verdicts:
         if (known := self._store.get(question)) is not None:
             return KeptVerdict(evaluation=Evaluation.from_json(known), known=True)
         if question not in self._measuring:
-            self._line.require_room(1)
 
             async def measure() -> Evaluation:
                 async with self._line.turn(client, priority):

@@ -62,7 +62,8 @@ class Difference:
     @property
     def sentence(self) -> str:
         """The difference in words."""
-        both = f"{self.first} and {self.second}{' (primary contrast)' if self.is_primary else ''}"
+        primary = " (primary contrast)" if self.is_primary else ""
+        both = f"{self.first} and {self.second}{primary}"
         if self.pairs < FEWEST:
             return f"{both}: {self.pairs} pairs are too few to compare."
         ratio_in_pairs = f"{self.ratio} times as fast in {self.pairs} pairs"
@@ -76,8 +77,7 @@ class Difference:
             faster, slower = slower, faster
             ratio = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
         return (
-            f"{faster} finds significantly faster kernels than {slower}"
-            f"{' (primary contrast)' if self.is_primary else ''}: "
+            f"{faster} finds significantly faster kernels than {slower}{primary}: "
             f"{ratio} times as fast in {self.pairs} pairs ({self._p_values})."
         )
 
@@ -103,8 +103,9 @@ def differences(searches: Sequence[Searched], primary: Sequence[str] = ()) -> li
     finals = {(each.arm, each.problem, each.seed): math.log(each.final) for each in searches}
     arms = list(dict.fromkeys(each.arm for each in searches))
     found = [_difference(first, second, finals) for first, second in itertools.combinations(arms, 2)]
-    named = [replace(each, is_primary=True) for each in found if {each.first, each.second} == set(primary)]
-    return [*named, *_corrected([each for each in found if {each.first, each.second} != set(primary)])]
+    found = [replace(each, is_primary={each.first, each.second} == set(primary)) for each in found]
+    named = [each for each in found if each.is_primary]
+    return [*named, *_corrected([each for each in found if not each.is_primary])]
 
 
 def _corrected(family: Sequence[Difference]) -> list[Difference]:

@@ -8,9 +8,9 @@ import math
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 
 from evaluators.base.atomic_write import write_atomically
+from evaluators.base.own_version import own_version
 from search.compare.curves import Searched, curve, spent_at_most
 from search.compare.plan import ComparisonPlan
 from search.compare.statistics import Difference, differences, means
@@ -77,15 +77,8 @@ def _curves(comparison: ComparisonPlan, searches: Sequence[Searched]) -> Iterato
 def _versions(comparison: ComparisonPlan) -> dict[str, str]:
     """The versions of Ideatree and Python, and the device's facts from the first search that has a
     journal."""
-    found = {"ideatree": _own_version(), "python": platform.python_version()}
+    found = {"ideatree": own_version(), "python": platform.python_version()}
     journals = (each.folder / "journal.jsonl" for each in comparison.searches)
     if (first := next((each for each in journals if each.exists()), None)) is not None:
         found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
     return found
-
-
-def _own_version() -> str:
-    try:
-        return version("ideatree")
-    except PackageNotFoundError:  # run from a clone
-        return "not installed"

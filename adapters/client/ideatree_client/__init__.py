@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any
 
 import httpx
 
-__all__ = ["RewardClient", "RewardError", "text_of"]
+__all__ = ["RewardClient", "RewardError", "observation"]
 
 LATER = (408, 429, 503, 504)
 """Statuses after which the same request may succeed."""
+MOST_LOG = 4000
+"""Characters of a log that a model is told."""
 
 
 class RewardError(Exception):
@@ -26,12 +27,22 @@ class RewardClient:
     Args:
         url: The server's address.
         key: The API key, if the server needs one.
+        reward: The reward policy; None for the server's default.
         patience_s: Seconds after which to give up on a request.
         at_once: Requests at a time.
     """
 
-    def __init__(self, url: str, *, key: str = "", patience_s: float = 1800.0, at_once: int = 64) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str = "",
+        reward: str | None = None,
+        patience_s: float = 1800.0,
+        at_once: int = 64,
+    ) -> None:
         self._url, self._patience_s, self._at_once = url.rstrip("/"), patience_s, at_once
+        self._policy = {"reward": reward} if reward else {}
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def verify_all(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,7 +77,7 @@ class RewardClient:
         while time.monotonic() < end:
             pause_s = 1.0
             try:
-                response = await http.post(f"{self._url}/verify", json=request)
+                response = await http.post(f"{self._url}/verify", json={**request, **self._policy})
             except httpx.TransportError as error:
                 reason = f"{self._url} cannot be reached: {error or type(error).__name__}"
             else:
@@ -93,9 +104,10 @@ def _words(response: httpx.Response) -> str:
         return f"status {response.status_code}"
 
 
-def text_of(completion: str | list[dict[str, Any]]) -> str:
-    """The text of a completion: the last message's, if it is a conversation."""
-    if isinstance(completion, str):
-        return completion
-    content = completion[-1].get("content") if completion else ""
-    return content if isinstance(content, str) else json.dumps(content)
+def observation(answer: dict[str, Any]) -> str:
+    """What a model is told about its kernel: the speedup of a correct one, or how it failed, with the log."""
+    timing = answer["timing"]
+    if timing is None:
+        return f"{answer['status']}: {answer['log'][-MOST_LOG:]}"
+    low, high = timing["speedup_low"], timing["speedup_high"]
+    return f"correct: {timing['speedup']:.3g} [{low:.3g}, {high:.3g}] times as fast as eager PyTorch"

@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ideatree_client import RewardClient
+from ideatree_client import RewardClient, observation
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import register
 
 NAME = "ideatree_kernels"
-MOST_LOG = 4000
-"""Characters of the log that the model reads."""
 
 
 class KernelEnv(BaseTextEnv):
@@ -20,9 +18,8 @@ class KernelEnv(BaseTextEnv):
     `max_turns`.
 
     Args:
-        env_config: `url` of the server; optional `key`, `reward` (a policy), `max_turns` (1) and
-        `patience_s`. extras: the row's fields, of which `request` has the JSON that `ideatree harvest
-        format=rl` writes.
+        env_config: `url` of the server; optionally `key`, `reward` (a policy), `max_turns` (1), `patience_s`.
+        extras: the row's fields, of which `request` has the JSON of `ideatree harvest format=rl`.
 
     Raises:
         KeyError: the config has no `url`, or the row no `request`.
@@ -33,10 +30,10 @@ class KernelEnv(BaseTextEnv):
         self._client = RewardClient(
             env_config["url"],
             key=env_config.get("key", ""),
+            reward=env_config.get("reward"),
             patience_s=env_config.get("patience_s", 1800.0),
         )
-        policy = {"reward": env_config["reward"]} if env_config.get("reward") else {}
-        self._request = {**json.loads(extras["request"]), **policy}
+        self._request = json.loads(extras["request"])
         self.max_turns = env_config.get("max_turns", 1)
         self._best = 0.0
 
@@ -52,7 +49,7 @@ class KernelEnv(BaseTextEnv):
         reward, masked = answer["reward"] or 0.0, answer["reward"] is None
         gained, self._best = max(reward - self._best, 0.0), max(reward, self._best)
         done = masked or answer["status"] == "correct" or self.turns >= self.max_turns
-        said = f"{answer['status']}: {answer['log'][-MOST_LOG:]}\nWrite the complete corrected file."
+        said = f"{observation(answer)}\nWrite the complete corrected file."
         return BaseTextEnvStepOutput(
             observations=[] if done else [{"role": "user", "content": said}],
             reward=gained,

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ideatree_client import RewardClient
-
-MOST_LOG = 4000
-"""Characters of the log that the model reads."""
+from ideatree_client import RewardClient, observation
 
 
 class KernelRepair:
@@ -22,8 +19,7 @@ class KernelRepair:
     """
 
     def __init__(self, url: str, *, key: str = "", reward: str | None = None) -> None:
-        self._client = RewardClient(url, key=key)
-        self._policy = {"reward": reward} if reward else {}
+        self._client = RewardClient(url, key=key, reward=reward)
         self._request: dict[str, Any] = {}
         self._rewards: list[float] = []
 
@@ -41,14 +37,10 @@ class KernelRepair:
         Returns:
             The verdict, with the evaluator's log if the kernel failed, or its speedup over PyTorch.
         """
-        answer = self._client.verify({**self._request, **self._policy, "completion": source})
+        answer = self._client.verify({**self._request, "completion": source})
         if answer["reward"] is not None:
             self._rewards.append(answer["reward"])
-        if answer["timing"]:
-            timing = answer["timing"]
-            low, high = timing["speedup_low"], timing["speedup_high"]
-            return f"correct: {timing['speedup']:.3g} [{low:.3g}, {high:.3g}] times as fast as eager PyTorch"
-        return f"{answer['status']}: {answer['log'][-MOST_LOG:]}"
+        return observation(answer)
 
     def get_reward(self) -> float:
         """The reward of the best kernel that was submitted; 0 without one."""

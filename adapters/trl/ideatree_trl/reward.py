@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ideatree_client import RewardClient, text_of
+from ideatree_client import RewardClient
 
 RewardFunction = Callable[..., Awaitable[list[float | None]]]
 
@@ -30,8 +30,7 @@ def kernel_reward(
         A coroutine function with a reward per completion; None for one that could not be judged. It logs
         the share of correct and of malformed completions as metrics.
     """
-    client = RewardClient(url, key=key, patience_s=patience_s, at_once=at_once)
-    policy = {"reward": reward} if reward else {}
+    client = RewardClient(url, key=key, reward=reward, patience_s=patience_s, at_once=at_once)
 
     async def ideatree(
         completions: list[Any],
@@ -40,7 +39,7 @@ def kernel_reward(
         **_: Any,
     ) -> list[float | None]:
         requests = [
-            {**json.loads(asked), **policy, "completion": text_of(completion)}
+            {**json.loads(asked), "completion": _text_of(completion)}
             for asked, completion in zip(request, completions, strict=True)
         ]
         answers = await client.verify_all(requests)
@@ -51,3 +50,11 @@ def kernel_reward(
         return [each["reward"] for each in answers]
 
     return ideatree
+
+
+def _text_of(completion: str | list[dict[str, Any]]) -> str:
+    """The text of a completion: the last message's, if it is a conversation."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else ""
+    return content if isinstance(content, str) else json.dumps(content)

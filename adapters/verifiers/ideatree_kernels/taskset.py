@@ -34,9 +34,8 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):
     async def kernel(self, trace: vf.Trace) -> float:
         """The reward of the kernel in the last reply. Raises RewardError if it could not be judged."""
         config = self.config
-        client = RewardClient(config.url, key=config.key, patience_s=config.patience_s)
-        policy = {"reward": config.policy} if config.policy else {}
-        answer = await client.judged({**self.data.request, **policy, "completion": trace.last_reply})
+        client = RewardClient(config.url, key=config.key, reward=config.policy, patience_s=config.patience_s)
+        answer = await client.judged({**self.data.request, "completion": trace.last_reply})
         trace.record_metric("correct", float(answer["status"] == "correct"))
         trace.record_metric("malformed", float(answer["status"] == "malformed"))
         if answer["timing"]:
