@@ -1,4 +1,5 @@
-"""Writes the tables of library kernels into README.md and docs/results/kernels.md, from the kernels' cards.
+"""Writes the tables of library kernels into README.md and docs/results/kernels.md, from the kernels' cards,
+and that of the searches by a language model into docs/results/language-model.md, from their recordings.
 
     python docs/tables.py
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import ideatree
 from evaluators.records.evaluation import Timing
 from kernel_library.catalogue.entry import Measurement
 from kernel_library.catalogue.library import FolderLibrary
@@ -31,6 +33,9 @@ README_HEAD = """\
 | on one NVIDIA H200, torch 2.11, Triton 3.6 | eager | `torch.compile` | best | against eager (95 %) \
 | against compile |
 |---|---|---|---|---|---|"""
+SEARCHES_HEAD = """\
+| search | rounds | correct | best ms | in round | against eager (95 %) | against compile | roofline |
+|---|---|---|---|---|---|---|---|"""
 
 
 def results(device: str) -> str:
@@ -57,6 +62,23 @@ def readme() -> str:
             f"| {title} | {eager} | {compiled} | **{kernel}** | **{speedup}** {rest} | {against_compile} |"
         )
     return "\n".join(lines)
+
+
+def searches() -> str:
+    """The table of the searches by a language model, the one with the largest speedup first."""
+    lines = [SEARCHES_HEAD]
+    found = ideatree.open_corpus("language_model").searches
+    for search, row in found[found["correct"] > 0].sort_values("speedup", ascending=False).iterrows():
+        against = f"{row['speedup_vs_compile']:.2f}×" if row["confirmed"] else "not yet measured"
+        lines.append(
+            f"| {str(search).replace('_', ' ')} | {row['rounds']} | {row['correct']} of {row['evaluations']} "
+            f"| {row['kernel_ms']:#.3g} | {row['best_round']} | **{row['speedup']:#.3g}×** "
+            f"({row['speedup_low']:#.3g} to {row['speedup_high']:#.3g}) | {against} "
+            f"| {100 * row['roofline_share']:.0f} % |"
+        )
+    judged, correct, device_s = (found[name].sum() for name in ("evaluations", "correct", "device_s"))
+    total = f"{judged} kernels were judged in {device_s:,.0f} s of device time; {correct} are correct."
+    return "\n".join([*lines, "", total])
 
 
 def with_tables(text: str, *tables: str) -> str:
@@ -101,9 +123,14 @@ def _timing(measurement: Measurement) -> Timing:
     return timing
 
 
+PAGES = {
+    "README.md": lambda: (readme(),),
+    "docs/results/kernels.md": lambda: (results("cuda"), results("cpu")),
+    "docs/results/language-model.md": lambda: (searches(),),
+}
+"""The tables of each page."""
+
 if __name__ == "__main__":
-    for page, tables in (
-        (ROOT / "README.md", (readme(),)),
-        (ROOT / "docs" / "results" / "kernels.md", (results("cuda"), results("cpu"))),
-    ):
-        page.write_text(with_tables(page.read_text(), *tables))
+    for name, made in PAGES.items():
+        page = ROOT / name
+        page.write_text(with_tables(page.read_text(), *made()))

@@ -24,7 +24,7 @@ def harvest(
     """Writes a dataset of runs and libraries, which `datasets.load_dataset(str(out))` opens.
 
     Args:
-        format: `sft`, `improvement`, `preference`, `repair`, `trajectory` or `kernelbook`.
+        format: `sft`, `improvement`, `preference`, `repair`, `trajectory`, `idea`, `rl` or `kernelbook`.
         out: the folder to write, which must not exist yet.
         runs: folders that contain runs, at any depth.
         libraries: roots of kernel libraries.

@@ -26,6 +26,8 @@ ON_KERNELS = ("softmax_h200", "matmul_h100")
 WIDTH, LEFT, TOP, BOTTOM, LABELS = 760, 52, 64, 52, 215
 """Of a picture; `LABELS` is the room at the right for the names."""
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
+WIDE_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+"""For an axis that begins below eager."""
 LIGHT = ("332288", "cc6677", "117733", "aa4499", "44aa99", "882255", "999933", "88ccee", "ddcc77")
 DARK = ("77aadd", "ee8866", "bbcc33", "ffaabb", "44bb99", "eedd88", "99ddff", "aaaa00", "dddddd")
 """Paul Tol's schemes "muted" and "light": as on the report's page."""
@@ -54,28 +56,36 @@ def style() -> str:
 
 class Picture:
     """Panels side by side with one axis of speedups, on a logarithmic scale, and a name for each line at the
-    right. `most`: the largest speedup; `names`: the lines in the order of their colours."""
+    right. `least` and `most`: the ends of the axis; `names`: the lines in the order of their colours."""
 
     def __init__(
-        self, title: str, below: str, *, panels: int, most: float, names: Sequence[str], height: int = 380
+        self,
+        title: str,
+        below: str,
+        *,
+        panels: int,
+        most: float,
+        names: Sequence[str],
+        least: float = 1,
+        height: int = 380,
     ) -> None:
-        self.height, self.most, self.names = height, most, list(names)
+        self.height, self.least, self.most, self.names = height, least, most, list(names)
         self.width = (WIDTH - LEFT - LABELS) / panels
         self.parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
             f'height="{height}" role="img" aria-label="{escape(title)}">',
             f"<style>{style()}</style>",
             f'<rect width="{WIDTH}" height="{height}" rx="8" style="fill: var(--paper)"/>',
-            _text(LEFT - 34, 26, title, "title"),
-            _text(LEFT - 34, 45, below, "dim"),
+            text(LEFT - 34, 26, title, "title"),
+            text(LEFT - 34, 45, below, "dim"),
         ]
-        for tick in (each for each in TICKS if each <= most):
+        for tick in (each for each in (TICKS if least == 1 else WIDE_TICKS) if least <= each <= most):
             self.parts.append(f'<path d="M{LEFT} {self.y(tick):.1f}H{WIDTH - LABELS}"/>')
-            self.parts.append(_text(LEFT - 8, self.y(tick) + 4, f"{tick:g}×", "dim", "end"))
+            self.parts.append(text(LEFT - 8, self.y(tick) + 4, f"{tick:g}×", "dim", "end"))
 
     def y(self, speedup: float) -> float:
         """Where a speedup is."""
-        share = math.log(speedup) / math.log(self.most)
+        share = math.log(speedup / self.least) / math.log(self.most / self.least)
         return self.height - BOTTOM - share * (self.height - TOP - BOTTOM - 14)
 
     def panel(
@@ -88,11 +98,11 @@ class Picture:
         def x(value: float) -> float:
             return left + pad + (value - first) / (last - first) * (self.width - 2 * pad)
 
-        for value, text in ticks.items():
-            self.parts.append(_text(x(value), self.height - BOTTOM + 20, text, "dim", "middle"))
+        for value, label in ticks.items():
+            self.parts.append(text(x(value), self.height - BOTTOM + 20, label, "dim", "middle"))
         middle = left + self.width / 2
-        self.parts.append(_text(middle, self.height - 12, axis, "dim", "middle"))
-        self.parts.append(_text(middle, TOP + 6, title, "dim", "middle"))
+        self.parts.append(text(middle, self.height - 12, axis, "dim", "middle"))
+        self.parts.append(text(middle, TOP + 6, title, "dim", "middle"))
         for name, line in lines.items():
             points = " ".join(f"{x(at):.1f},{self.y(value):.1f}" for at, value in line)
             self.parts.append(f'<polyline points="{points}" {self._stroke(name)}/>')
@@ -107,7 +117,7 @@ class Picture:
                 f'<polyline points="{right + 6:.1f},{lowest:.1f} {right + 30:.1f},{lowest:.1f}" '
                 f"{self._stroke(name)}/>"
             )
-            self.parts.append(_text(right + 36, lowest + 4, texts[name], "name"))
+            self.parts.append(text(right + 36, lowest + 4, texts[name], "name"))
         return "\n".join([*self.parts, "</svg>"]) + "\n"
 
     def _stroke(self, name: str) -> str:
@@ -169,8 +179,9 @@ def sensitivity(found: Mapping[str, Any], names: Sequence[str]) -> str:
     return picture.labelled(ends, {name: name for name in names})
 
 
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
+    """Words at a place, of the class `kind`."""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     ideatree harvest format=preference out=datasets/pairs runs=[outputs,/data/outputs]
     ideatree harvest format=trajectory out=datasets/rl decontaminate=kernelbench
 
-Formats: sft, improvement, preference, repair, trajectory, rl, kernelbook. `datasets.load_dataset(out)` opens
-the dataset; docs/guides/harvest.md describes its columns.
+Formats: sft, improvement, preference, repair, trajectory, idea, rl, kernelbook.
+`datasets.load_dataset(out)` opens the dataset; docs/guides/harvest.md describes its columns.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+import ideatree
 from tests.docs.pages import DOCS, ROOT, load
 
 trajectory = load(DOCS / "pictures" / "trajectory.py", "docs_trajectory")
@@ -51,11 +52,21 @@ def places(svg: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/results/kernels.md"])
-def test_the_tables_are_those_of_the_cards(name: str) -> None:
-    made = (tables.readme(),) if name == "README.md" else (tables.results("cuda"), tables.results("cpu"))
+@pytest.mark.parametrize("name", ["README.md", "docs/results/kernels.md", "docs/results/language-model.md"])
+def test_the_tables_are_those_of_the_cards_and_recordings(name: str) -> None:
     page = (ROOT / name).read_text()
-    assert tables.with_tables(page, *made) == page, "python docs/tables.py writes them anew"
+    assert tables.with_tables(page, *tables.PAGES[name]()) == page, "python docs/tables.py writes them anew"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["language_model.svg", "predictions.svg"])
+def test_the_pictures_of_lessons_are_those_of_the_recordings(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "pictures"))
+    lessons = load(DOCS / "pictures" / "lessons.py", "docs_lessons")
+    drawn = lessons.PICTURES[file](ideatree.open_corpus("language_model"))
+    assert (DOCS / "pictures" / file).read_text() == drawn, "python docs/pictures/lessons.py draws it anew"
 
 
 @pytest.mark.parametrize("name", comparing.ON_KERNELS)

@@ -94,9 +94,15 @@ class Story:
             )
         )
 
-    def idea(self, text: str, parent: str = "", *, proposer: str = "llm") -> Idea:
+    def idea(self, text: str, parent: str = "", *, proposer: str = "llm", gain: float = 0.0) -> Idea:
         idea = Idea(
-            text=text, category=Category.MEMORY, parent=parent, round=1, proposer=proposer, model="a model"
+            text=text,
+            category=Category.MEMORY,
+            parent=parent,
+            round=1,
+            proposer=proposer,
+            model="a model",
+            predicted_gain=gain,
         )
         self.add(idea)
         return idea

@@ -19,6 +19,7 @@ from kernel_library.catalogue.entry import Entry, Lineage, Measurement
 from kernel_library.catalogue.library import FolderLibrary
 from search.harvest.corpus import Corpus, HarvestError, read_library, read_runs, solutions_of
 from search.harvest.format import Format
+from search.harvest.formats.idea import IdeaOutcome
 from search.harvest.formats.improvement import Improvement
 from search.harvest.formats.kernelbook import Kernelbook
 from search.harvest.formats.preference import Preference
@@ -98,7 +99,9 @@ def test_sft_takes_significantly_faster_kernels(
     assert [name for row in rows(format, tmp_path) for name in names(row, "kernel")] == kept
 
 
-@pytest.mark.parametrize("format", [Sft(), Improvement(), Preference(), Repair(), Trajectory()])
+@pytest.mark.parametrize(
+    "format", [Sft(), Improvement(), Preference(), Repair(), Trajectory(), IdeaOutcome()]
+)
 def test_no_row_is_made_of_a_kernel_that_a_race_left_out(tmp_path: Path, format: Format) -> None:
     """Nobody knows whether it is correct, so that it is neither an example, nor a failure."""
     story = Story(tmp_path / "run", RELU)
@@ -332,6 +335,28 @@ def test_packed_runs_are_read(tmp_path: Path) -> None:
     (tmp_path / "broken.tar.xz").write_bytes(b"no archive")
     found = read_runs([tmp_path], "mit", track)
     assert [each.name for each in found] == ["story", "packed"]
+
+
+def test_ideas_with_what_was_expected_and_what_was_measured(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run", RELU)
+    first = story.idea("first", gain=1.5)
+    a = story.variant(first, A, correct(2.0))
+    story.variant(first, B, failed())
+    second = story.idea("second", a.id)
+    story.variant(second, C, correct(3.0))
+    third = story.idea("third", a.id)
+    story.variant(third, D, failed(Status.REJECTED))
+    story.variant(story.idea("never judged"), E, None)
+    one, two, three = rows(IdeaOutcome(), tmp_path)
+    assert [each["idea"] for each in (one, two, three)] == ["first", "second", "third"]
+    assert [each["gain"] for each in (one, two, three)] == [2.0, 1.5, None]
+    assert [(each["tried"], each["correct"]) for each in (one, two, three)] == [(2, 1), (1, 1), (1, 0)]
+    assert (one["predicted_gain"], two["predicted_gain"]) == (1.5, None)
+    assert (one["parent_idea"], two["parent_idea"]) == ("", first.id)
+    assert (one["parent"], two["parent"]) == ("", A.source)
+    assert [each["status"] for each in one["kernels"]] == ["correct", failed().status.value]
+    assert [each["speedup"] for each in one["kernels"]] == [2.0, None]
+    assert three["kernels"][0]["status"] == "rejected"
 
 
 def test_kernelbook(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "softmax_cpu"
 OPERATIONS = ("erfc", "exp2", "sinc", "frac", "digamma", "relu", "logit", "sgn", "erfinv", "trunc")
-FORMATS = ("sft", "improvement", "preference", "repair", "trajectory", "rl", "kernelbook")
+FORMATS = ("sft", "improvement", "preference", "repair", "trajectory", "idea", "rl", "kernelbook")
 TRL = {
     "sft": ("messages", "prompt", "completion"),
     "improvement": ("messages", "prompt", "completion"),

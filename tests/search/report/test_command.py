@@ -42,7 +42,7 @@ def test_a_recording_by_its_name_into_another_file(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give exactly one run: its folder, or the name of a shipped recording (conv2d_h200)"),
+        ([], "give exactly one run: its folder, or the name of a shipped recording (conv2d_h200, "),
         (["one", "two"], "give exactly one run"),
         (["nowhere"], "run=nowhere: not the folder of a run (it has no journal.jsonl)"),
         (["conv2d_h200", "out=nowhere/x.html"], "cannot be written: No such file or directory"),
