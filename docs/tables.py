@@ -1,5 +1,6 @@
 """Writes the tables of library kernels into README.md and docs/results/kernels.md, from the kernels' cards,
-and that of the searches by a language model into docs/results/language-model.md, from their recordings.
+and those of the searches by a language model into docs/results/language-model.md and docs/results/lessons.md,
+from their recordings.
 
     python docs/tables.py
 
@@ -8,7 +9,7 @@ After `python -m kernel_library.verify` has measured the shipped kernels anew, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import ideatree
@@ -36,6 +37,7 @@ README_HEAD = """\
 SEARCHES_HEAD = """\
 | search | rounds | correct | best ms | in round | against eager (95 %) | against compile | roofline |
 |---|---|---|---|---|---|---|---|"""
+IDEAS_HEAD = "ideas | no correct kernel | pay | median gain | best gain | median predicted | measured/predicted |"
 
 
 def results(device: str) -> str:
@@ -81,6 +83,25 @@ def searches() -> str:
     return "\n".join([*lines, "", total])
 
 
+def ideas(by: str) -> str:
+    """What the ideas of these searches gained, by `round` or `category`. An idea pays if its best variant is
+    faster than its seed, beyond noise."""
+    corpus = ideatree.open_corpus("language_model")
+    judged = corpus.variants[corpus.variants["status"] != ""]["idea"]
+    found = corpus.ideas[corpus.ideas.index.isin(judged, level="id")]
+    lines = [f"| {by} | {IDEAS_HEAD}", "|---|---|---|---|---|---|---|---|"]
+    for name, own in found.groupby(found[by]):
+        measured = own[own["gain"].notna()]
+        met = measured["gain"] / measured["predicted_gain"]
+        low, middle, high = met.quantile([0.25, 0.5, 0.75])
+        lines.append(
+            f"| {name} | {len(own)} | {(own['correct'] == 0).sum()} | {100 * measured['pays'].mean():.0f} % "
+            f"| {measured['gain'].median():.3g}× | {measured['gain'].max():.3g}× "
+            f"| {measured['predicted_gain'].median():.3g}× | {middle:.2f} ({low:.2f} to {high:.2f}) |"
+        )
+    return "\n".join(lines)
+
+
 def with_tables(text: str, *tables: str) -> str:
     """The page with these tables between its marks, in their order."""
     head, *sections = text.split(BEGIN)
@@ -123,10 +144,11 @@ def _timing(measurement: Measurement) -> Timing:
     return timing
 
 
-PAGES = {
+PAGES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "README.md": lambda: (readme(),),
     "docs/results/kernels.md": lambda: (results("cuda"), results("cpu")),
     "docs/results/language-model.md": lambda: (searches(),),
+    "docs/results/lessons.md": lambda: (ideas("round"), ideas("category")),
 }
 """The tables of each page."""
 
