@@ -37,7 +37,9 @@ README_HEAD = """\
 SEARCHES_HEAD = """\
 | search | rounds | correct | best ms | in round | against eager (95 %) | against compile | roofline |
 |---|---|---|---|---|---|---|---|"""
-IDEAS_HEAD = "ideas | no correct kernel | pay | median gain | best gain | median predicted | measured/predicted |"
+IDEAS_HEAD = (
+    "ideas | no correct kernel | pay | median gain | best gain | median predicted | measured/predicted |"
+)
 
 
 def results(device: str) -> str:

@@ -1,7 +1,8 @@
 """What an agent sends and sees."""
 
-from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
+
+from openenv.core.env_server.types import Action, Observation, State
 
 
 class KernelAction(Action):

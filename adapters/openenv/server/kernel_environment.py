@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from ideatree_client import RewardClient, observation
+
 from openenv.core.env_server.interfaces import Environment
 
 try:
@@ -19,11 +20,11 @@ AGAIN = "\nWrite the complete corrected file."
 
 
 class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState]):
-    """Rewards the kernel in each answer. An episode ends with a correct kernel or after the last turn. Its rewards
-    add up to that of its best kernel. An answer that could not be judged ends it with the reward null.
+    """Rewards the kernel in each answer. An episode ends with a correct kernel or after the last turn. Its
+    rewards add up to that of its best kernel. An answer that could not be judged ends it with the reward null.
 
     Environment variables:
-        IDEATREE_TASKS: folder with `train.jsonl` and other splits, as `ideatree harvest format=rl` writes them.
+        IDEATREE_TASKS: folder with `train.jsonl` and other splits, of `ideatree harvest format=rl`.
         IDEATREE_REWARDS: address of the reward server.
         IDEATREE_KEY, IDEATREE_POLICY: API key and reward policy, if not the server's defaults.
         IDEATREE_TURNS: answers in an episode (1).
@@ -59,11 +60,15 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState
         task = _tasks(split)[index]
         return {"id": f"{split}-{index}", "index": index, "problem": task["problem"], "kind": task["kind"]}
 
-    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+    def get_task_range(
+        self, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[dict[str, Any]]:
         """Tasks of a split as a slice has them, without their prompts."""
         return self.list_tasks(split)[start:stop]
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> KernelObservation:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
+    ) -> KernelObservation:
         """Begins an episode with the task `index` of `split` (by default the first one of `train`)."""
         split, index = kwargs.get("split", "train"), kwargs.get("index", seed or 0)
         tasks = _tasks(split)
