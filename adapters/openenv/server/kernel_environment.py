@@ -21,7 +21,7 @@ AGAIN = "\nWrite the complete corrected file."
 
 class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState]):
     """Rewards the kernel in each answer. An episode ends with a correct kernel or after the last turn. Its
-    rewards add up to that of its best kernel. An answer that could not be judged ends it with the reward null.
+    rewards add up to that of its best kernel. An answer that cannot be judged ends it with the reward null.
 
     Environment variables:
         IDEATREE_TASKS: folder with `train.jsonl` and other splits, of `ideatree harvest format=rl`.
