@@ -61,6 +61,7 @@ OWN = (
     "arms",
     "seeds",
     "seeds_at_once",
+    "problems_at_once",
     "share_verdicts",
     "problems",
     "primary",
@@ -78,6 +79,9 @@ class CompareConfig(RunConfig):
     arms: dict[str, Any] = option({}, "other settings to compare: overrides of `ideatree run`, by name")
     seeds: int = option(5, "searches per arm and problem; their seeds begin with `seed`")
     seeds_at_once: int = option(1, "seeds whose searches run concurrently")
+    problems_at_once: int = option(
+        1, "problems whose searches run concurrently; worthwhile if models are slower than devices"
+    )
     share_verdicts: bool = option(
         True, "evaluate a kernel once and use its verdict, with the same time, in all searches"
     )
@@ -98,7 +102,7 @@ def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     console = Console()
     log_to(console)
-    positive(config, "seeds", "seeds_at_once")
+    positive(config, "seeds", "seeds_at_once", "problems_at_once")
     comparison = plan(config, given_overrides(), output_folder(), given_config_folders())
     refuse_if_begun(comparison.results, "comparison")
     say(console, f"comparison: {shown(comparison.folder)}")

@@ -91,8 +91,8 @@ async def _search_kernels(
     keep: Callable[[Iterable[Searched]], None],
     on_verdict: Callable[[int], None],
 ) -> None:
-    """Runs each search to its end: one problem after another, so that a device opens each once; all arms of a
-    seed together, `seeds_at_once` seeds at a time."""
+    """Runs each search to its end: all arms of a seed together, `seeds_at_once` seeds and `problems_at_once`
+    problems at a time. With one problem at a time, a device opens each once."""
     with shared_evaluator(config) as (pool, _):
         assert pool is not None
         verdicts = SharedVerdicts(pool, comparison.folder / "verdicts.jsonl", on_verdict)
@@ -105,12 +105,14 @@ async def _search_kernels(
             await runner.run(planned, own, evaluator=verdicts.for_search(alone))
             keep([searched(planned.folder, problem=planned.problem, arm=planned.arm, seed=planned.seed or 0)])
 
-        for problem in comparison.problems:
+        async def search_problem(problem: str) -> None:
             seeds = (
                 run_all([search(each) for each in todo if (each.problem, each.seed) == (problem, seed)])
                 for seed in comparison.seeds
             )
             await run_all(seeds, config.seeds_at_once)
+
+        await run_all(map(search_problem, comparison.problems), config.problems_at_once)
 
 
 def on_wandb(comparison: str, planned: PlannedSearch, chosen: Mapping[str, Any]) -> dict[str, Any]:
