@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from evaluators.records.evaluation import Status
 from search.app.resuming import stored_config
 from search.proposers.llm.proposer import LLMProposer
+from search.recordings.archives import SUFFIX, unpacked
 from search.recordings.verdicts import RecordedEvaluations
 from search.records.journal import replay
 from search.records.model_calls import Question
@@ -26,6 +27,7 @@ JOURNALS = [
     path for root in ("tests/search", "search") for path in (ROOT / root).glob("recordings/*/journal.jsonl")
 ]
 RECORDINGS = sorted(path.parent for path in JOURNALS)
+PACKED = sorted((ROOT / "search/recordings/language_model").glob(f"*{SUFFIX}"))
 
 
 def recorded(folder: Path) -> RunState:
@@ -49,6 +51,27 @@ def test_a_recording_replays_to_the_same_tree(
     assert after.finished is not None
     assert before.finished.best == after.finished.best
     assert before.finished.confirmed == after.finished.confirmed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", PACKED, ids=lambda path: path.name)
+def test_a_language_models_search_replays_to_what_was_measured(archive: Path, tmp_path: Path) -> None:
+    """Also one that goes on: what it has no verdict on yet stays open."""
+    asked = [
+        "proposer=replay",
+        f"replay.run={archive}",
+        "replay.evaluations=true",
+        "wandb=off",
+        "report=false",
+    ]
+    assert run.main([*asked, f"out={tmp_path}"]) == 0
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    before, after = recorded(unpacked(archive)), recorded(journal.parent)
+    measured = {id: each for id, each in before.tree.variants.items() if each.evaluation}
+    assert measured == {id: after.tree.variants[id] for id in measured}
+    assert len(measured) >= 8
+    assert before.tree.best() == after.tree.best()
+    assert after.confirmed.items() >= before.confirmed.items()
 
 
 @pytest.mark.slow
