@@ -31,7 +31,7 @@ class Settings:
         300.0, "time limit for a thorough measurement, which is longer and also times torch.compile, in s"
     )
     open_timeout_s: float = option(300.0, "time limit for opening a problem, in s")
-    memory_gb: float = option(16.0, "memory limit of a candidate, in GB")
+    memory_gb: float = option(16.0, "limit on a candidate's host memory, in GB")
     scratch_gb: float = option(4.0, "limit on the files that a candidate writes, in GB")
     build_cache_gb: float = option(
         4.0, "size of the build cache in the user's cache folder, in GB; 0: no cache"

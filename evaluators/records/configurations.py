@@ -41,11 +41,11 @@ class ConfigurationLimits:
 
     most: int = option(
         32,
-        "maximum configurations that a kernel may declare, in all combinations; "
-        "1: judge the default values only",
+        "most configurations (combinations of declared values) of a kernel; 1: judge the default values only",
     )
     seconds: float = option(
-        30.0, "device time for comparing the configurations of a kernel, in s; the session in progress ends"
+        30.0,
+        "device time for comparing the configurations of a kernel, in s; no further session begins after it",
     )
 
     def __post_init__(self) -> None:

@@ -7,11 +7,12 @@
     ideatree compare resume=outputs/compare/2026-01-31_12-00-00
 
 `promptings=[full,no_reflection]` compares what prompts tell a language model, and `arms` compares any other
-setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other key is one of
-`search.run` and applies to all searches. The searches of a seed run concurrently and share one evaluator. A
-resumed comparison runs only the searches that have not ended. `report.html` shows the results so far; it is
-written at most once a minute, and when the comparison ends or is interrupted. `wandb=offline` or
-`wandb=online` logs each search; the comparison's name is their group.
+setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other key is a key of
+`ideatree run` and applies to all searches. `landscape` is a synthetic problem that needs no device. The
+searches of a seed run concurrently and share one evaluator. A resumed comparison runs only the searches
+that have not ended. `report.html` shows the results so far; it is written at most once a minute, and when
+the comparison ends or is interrupted. `wandb=offline` or `wandb=online` logs each search; the comparison's
+name is their group.
 
 Exit status: 0 when all searches have ended, 1 when one failed, 2 when the call was wrong, 130 when the
 comparison was interrupted.
@@ -75,9 +76,9 @@ class CompareConfig(RunConfig):
     """The config of `ideatree compare`."""
 
     strategies: list[str] = option([], "strategies to compare")
-    promptings: list[str] = option([], "policies to compare of what prompts tell a language model")
+    promptings: list[str] = option([], "prompting policies to compare: what prompts tell a language model")
     arms: dict[str, Any] = option({}, "other settings to compare: overrides of `ideatree run`, by name")
-    seeds: int = option(5, "searches per arm and problem; their seeds begin with `seed`")
+    seeds: int = option(5, "searches per arm and problem, with the seeds `seed`, `seed`+1, …")
     seeds_at_once: int = option(1, "seeds whose searches run concurrently")
     problems_at_once: int = option(
         1, "problems whose searches run concurrently; worthwhile if models are slower than devices"

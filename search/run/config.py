@@ -23,7 +23,7 @@ class BudgetConfig:
     evaluations: int | None = option(None, "kernels to evaluate; null: no limit")
     seconds: float | None = option(
         None,
-        "seconds of wall-clock time, including the proposer's thinking, but no wait for a queue's verdicts",
+        "seconds of wall-clock time, with the proposer's thinking, without the wait for a queue's verdicts",
     )
     calls: int | None = option(None, "calls to language models, including failed ones")
     tokens: int | None = option(None, "input and output tokens of language models")
@@ -66,7 +66,7 @@ class RunConfig(RunFolderConfig):
     repairs_in: str = option(
         SAME_ROUND,
         "round in which failed variants are repaired: same_round | next_round; next_round: while the next "
-        "round's are written, so that a round needs one trip to the device",
+        "round's variants are written, so that each round needs one trip to the device",
     )
     comparisons: int = option(
         COMPARE_AT_MOST,
@@ -89,7 +89,7 @@ class RunConfig(RunFolderConfig):
     )
     probes: int = option(
         0,
-        "probes that a model may ask for per round, next to its ideas: kernels that are only timed; 0: none",
+        "probes (kernels that are only timed) that a model may request per round; 0: none",
     )
     device: str = option("auto", DEVICE_HELP)
     budget: BudgetConfig = section(BudgetConfig)
