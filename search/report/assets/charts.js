@@ -51,18 +51,6 @@ function bestsChart() {
   }, "bests");
 }
 
-function pathChart() {
-  const names = data.categories.map((each) => words.categories[each.category]).reverse();
-  const factors = data.categories.map((each) => each.on_path).reverse();
-  chart("chart-path", [{
-    type: "bar", orientation: "h", y: names, x: factors.map((each) => each - 1), base: 1, text: factors.map(times), textposition: "auto",
-    marker: { color: data.categories.map((each) => categoryColour(each.category)).reverse() },
-    hovertemplate: "%{y}: %{text}<extra></extra>",
-  }], {
-    title: "Factor by which each category sped up the winner's path", showlegend: false, xaxis: logAxis("factor on the winner's path", factors),
-  }, "path");
-}
-
 function gainsChart() {
   const traces = data.categories.map((row) => {
     const own = data.ideas.filter((each) => each.category === row.category && known(each.gain));
@@ -120,13 +108,12 @@ function budgetChart() {
 
 function deviceChart() {
   const lanes = Math.max(data.time.devices, 1);
-  const strange = run.recorded ? "the verdicts come from a recording" : data.time.elsewhere ? "the devices are elsewhere" : "";
   const mean = lanes > 1 ? `: the mean of ${lanes} devices` : "";
   chart("chart-device", [{
     type: "bar", name: "device busy", x: data.rounds.map((each) => each.round),
     y: data.rounds.map((each) => (each.wall_s ? each.device_s / each.wall_s / lanes : null)), hovertemplate: "round %{x}: %{y:.0%}<extra></extra>",
   }], {
-    title: strange ? `Device use (not meaningful: ${strange})` : `Share of each round's time in which devices were busy${mean}`,
+    title: `Share of each round's time in which devices were busy${mean}`,
     xaxis: { title: { text: "round" }, dtick: data.rounds.length > 20 ? undefined : 1 }, yaxis: { tickformat: ".0%", rangemode: "tozero" },
   }, "device");
 }
@@ -163,7 +150,7 @@ function winnerChart() {
 const ofVariants = (draw) => () => data.variants.length && draw();
 const CHARTS = {
   "chart-winner": () => winner && winnerChart(), "chart-speedup": ofVariants(speedupChart), "chart-bests": ofVariants(bestsChart),
-  "chart-path": ofVariants(pathChart), "chart-gains": ofVariants(gainsChart), "chart-statuses": ofVariants(statusChart),
+  "chart-gains": ofVariants(gainsChart), "chart-statuses": ofVariants(statusChart),
   "chart-budget": ofVariants(budgetChart), "chart-device": ofVariants(deviceChart),
   "chart-time": () => Object.keys(data.time.stages_s).length && timeChart(),
 };

@@ -49,11 +49,11 @@ function saveTable(name, columns, rows) {
 const terms = (pairs) => pairs.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
 const card = (figure, text) => element("div", { class: "card" }, element("b", {}, figure), element("span", {}, text));
 
-/** A table of rows of text; columns are words where they are named so. */
+/** A table of rows of texts or elements; columns are words where they are named so. */
 function table(id, columns, rows, wordy) {
   const cell = (tag, at, text) => element(tag, { class: wordy.includes(at) ? "words" : null }, text);
   byId(id).replaceChildren(
     element("thead", {}, element("tr", {}, ...columns.map((name, at) => cell("th", at, name)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, at) => cell("td", at, String(text)))))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, at) => cell("td", at, text instanceof Node ? text : String(text)))))),
   );
 }

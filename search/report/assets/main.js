@@ -18,16 +18,38 @@ function head() {
   byId("open-winner").hidden = !winner;
 }
 
+/** The kernels that led to the winner, and every idea with what it gained. */
+function steps() {
+  const path = data.variants.filter((each) => each.on_path && known(each.speedup)).sort((a, b) => a.round - b.round);
+  byId("steps-frame").hidden = !path.length;
+  const columns = ["round", "idea", "category", "ms", "over eager", "gain", "predicted"];
+  const predicted = (idea) => (idea.predicted_gain > 0 ? times(idea.predicted_gain) : "-");
+  table("steps", columns, path.map((each) => {
+    const idea = ideas.get(each.idea);
+    return [each.round, linkTo({ id: each.id, kind: "variant" }, shorten(idea.text, 600)), words.categories[idea.category],
+      milliseconds(each.kernel_ms), times(each.speedup), times(idea.best === each.id ? idea.gain : gainOver(each)), predicted(idea)];
+  }), [1]);
+  const judged = data.ideas.filter((each) => (variantsOf.get(each.id) ?? []).some((own) => own.status));
+  const ranked = judged.sort((a, b) => a.round - b.round || (b.gain ?? 0) - (a.gain ?? 0));
+  table("idea-gains", ["round", "idea", "category", "correct", "best ms", "over eager", "gain", "predicted"], ranked.map((idea) => [
+    idea.round, linkTo({ id: idea.id, kind: "idea" }, shorten(idea.text, 280)), words.categories[idea.category], `${idea.correct} of ${idea.variants}`,
+    milliseconds(idea.kernel_ms), times(idea.speedup), times(idea.gain), predicted(idea),
+  ]), [1]);
+}
+
+/** How many times as fast a kernel is as the one it was built on, by their speedups. */
+const gainOver = (variant) => variant.speedup / (variants.get(variant.parent)?.speedup ?? 1);
+
 function tables() {
   const last = run.columns.length - 1;
   table("trajectory", run.columns, run.trajectory, [last]);
   byId("reflections-frame").hidden = !run.reflections.length;
   byId("reflections").append(...terms(run.reflections));
   const paid = data.calls.some((each) => each.dollars > 0);
-  const columns = ["ideas", "variants", "correct", "new bests", "best", "median gain", "factor on winner's path"];
+  const columns = ["ideas", "variants", "correct", "new bests", "best", "median gain"];
   if (paid) columns.push("cost");
   const row = (name, each) => [name, each.ideas, each.variants, each.correct, each.new_bests, times(each.best_speedup),
-    times(each.gain), times(each.on_path), ...(paid ? [dollars(each.dollars)] : [])];
+    times(each.gain), ...(paid ? [dollars(each.dollars)] : [])];
   table("categories", ["category", ...columns], data.categories.map((each) => row(each.category, each)), [0]);
   byId("probes-frame").hidden = !data.probes.length;
   table("probes", ["round", "kernel", "question", "what was timed", "result"], data.probes.map((each) => [each.round, shortId(each.base),
@@ -159,6 +181,7 @@ const handlers = {
 };
 for (const [id, handler] of Object.entries(handlers)) byId(id).addEventListener("click", handler);
 head();
+steps();
 tables();
 makeFilters();
 draw();
@@ -172,5 +195,6 @@ addEventListener("hashchange", follow);
 follow();
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
 byId("chart-winner").hidden = !winner;
+byId("chart-device").hidden = run.recorded || data.time.elsewhere;
 byId("chart-time").hidden = !Object.keys(data.time.stages_s).length;
 chartsOnLoad(CHARTS, () => { draw(); legend(); });

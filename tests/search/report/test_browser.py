@@ -89,7 +89,18 @@ def test_it_opens_quickly(context: BrowserContext, run: SyntheticRun) -> None:
 
 def test_all_charts_are_drawn(page: Page) -> None:
     draw_charts(page)
-    assert page.locator(".chart").count() == 9
+    assert page.locator(".chart").count() == 8
+
+
+def test_the_steps_to_the_winner_and_all_ideas_are_listed(page: Page, run: SyntheticRun) -> None:
+    tree = run.state.tree
+    line = tree.lineage(tree.best()[0])
+    expect(page.locator("#steps tbody tr")).to_have_count(len([each for each in line if each.timing]))
+    expect(page.locator("#steps tbody tr").last).to_contain_text(tree.ideas[line[-1].idea].text[:40])
+    judged = {each.idea for each in tree.variants.values() if each.evaluation}
+    expect(page.locator("#idea-gains tbody tr")).to_have_count(len(judged))
+    page.locator("#steps tbody a").last.click()
+    expect(page.locator("#details h2")).to_have_text(re.compile(line[-1].id[:6]))
 
 
 def test_a_node_shows_its_code_diff_log_and_calls(page: Page, run: SyntheticRun) -> None:
