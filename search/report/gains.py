@@ -14,8 +14,8 @@ def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
     """One row for each `category` or `model`, in the order of their first ideas.
 
     `ideas`, `variants` and `correct` are counts; `new_bests` counts variants that became the run's best when
-    evaluated; `gain` is the median of the ideas' gains over their seeds; `dollars` is the cost of all calls of
-    a model, or of the calls about a category's ideas.
+    evaluated; `gain` is the median of the ideas' gains over their seeds; `dollars` is what all calls of a
+    model cost, or the calls about a category's ideas.
     """
     import pandas as pd
 
