@@ -19,9 +19,9 @@ demo: install
 	$(BIN)/python -m search.run problem=level2/conv2d_relu_maxpool problem.sizes.batch=2 \
 		rounds=5 ideas=3 branch=1 wandb=off library.use=false
 
-# A recorded search of conv2d by a language model on an H200, with the verdicts of then: seconds, no GPU, no key.
+# A search of conv2d + ReLU + max-pool by a language model on an H200, with the verdicts of then: seconds, no GPU, no key.
 replay: install
-	$(BIN)/python -m search.run proposer=replay replay.run=language_model/conv2d replay.evaluations=true wandb=off
+	$(BIN)/python -m search.run proposer=replay replay.run=language_model/conv2d_relu_maxpool replay.evaluations=true wandb=off
 
 # At most 10 minutes on two cores. Three processes even there, because each waits for deadlines and processes
 # most of its time. Covers a quarter of the slow tests, another one for each commit, and those marked core.
