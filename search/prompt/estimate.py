@@ -12,7 +12,7 @@ from search.proposers.llm.measured_history import (
 )
 from search.records.model_calls import CHARACTERS_PER_TOKEN, LLM, Usage
 
-IDEA_TOKENS, KERNEL_TOKENS, REFLECTION_TOKENS = 250, 3500, 150
+IDEA_TOKENS, KERNEL_TOKENS, REFLECTION_TOKENS = 250, 3500, 400
 """Tokens of an answer for each idea, kernel and reflection: those of a strong model's CUDA kernels (14,000
 characters) without its thinking."""
 TRIED_PER_VARIANT = 250

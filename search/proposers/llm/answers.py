@@ -23,7 +23,7 @@ JSON_START = re.compile(r"""[{\[](?=\s*["'“”‘{\[/])""")
 CURLY = re.compile(r"[\s{\[]*“")
 """JSON in typographic quotation marks."""
 MOST_BRACKETS, MOST_JSON_STARTS = 10_000, 5
-LONGEST_REFLECTION = 1000
+LONGEST_REFLECTION = 2000
 """Characters of a reflection; sentences beyond are left out."""
 
 

@@ -17,7 +17,7 @@ from search.records.ranking import Ranking
 from search.records.tree import LIBRARY, Category, Outcome, Reflection, Seed, Variant, fastest
 
 TRIED_CHARACTERS, SUMMARY_CHARACTERS, MISTAKES_CHARACTERS = 12_000, 4_000, 3_000
-REFLECTIONS_CHARACTERS = 3_000
+REFLECTIONS_CHARACTERS = 6_000
 """The most characters of each section. Ideas that gained nothing are left out first, the oldest of them
 before others; then other ideas, the oldest first. The lineage of the seed, the best ideas and the last round
 are kept as long as there is room."""

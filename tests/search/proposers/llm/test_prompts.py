@@ -364,7 +364,7 @@ REFLECTIONS = [
 def test_reflections_are_told_as_far_as_there_is_room() -> None:
     evidence = MeasuredHistory(reflections=REFLECTIONS)
     assert [line.partition(":")[0] for line in evidence.reflections()] == ["Round 1", "Round 2"]
-    long = [Reflection(round=number, text="x" * 900, model="m") for number in range(1, 6)]
+    long = [Reflection(round=number, text="x" * 1900, model="m") for number in range(1, 6)]
     told = MeasuredHistory(reflections=long).reflections()
     assert [line.partition(":")[0] for line in told] == ["Round 3", "Round 4", "Round 5"]
     assert sum(map(len, told)) <= REFLECTIONS_CHARACTERS
