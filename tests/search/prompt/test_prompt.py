@@ -60,7 +60,7 @@ def test_the_estimate_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
     search = ("problem=level1/conv2d", "facts=h200", "library.use=false", "rounds=5", "ideas=4", "branch=2")
     calls, tokens, dollars = shown(capsys, *search, "estimate=true").splitlines()
     assert calls == "calls    13 for ideas, 40 for code, 4 for reflections, at most 40 for repairs"
-    assert "and 145,600 out, without" in tokens
+    assert "and 146,600 out, without" in tokens
     assert "openai" in dollars
     screened = shown(capsys, *search, "estimate=true", "proposer.screening=3").splitlines()
     assert screened[0].startswith("calls    13 for ideas, 13 for screening, 40 for code, 4 for reflections")
