@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-__all__ = ["RewardClient", "RewardError", "observation"]
+__all__ = ["Episode", "RewardClient", "RewardError", "observation"]
 
 LATER = (408, 429, 503, 504)
 """Statuses after which the same request may succeed."""
@@ -111,3 +111,32 @@ def observation(answer: dict[str, Any]) -> str:
         return f"{answer['status']}: {answer['log'][-MOST_LOG:]}"
     low, high = timing["speedup_low"], timing["speedup_high"]
     return f"correct: {timing['speedup']:.3g} [{low:.3g}, {high:.3g}] times as fast as eager PyTorch"
+
+
+class Episode:
+    """The turns of one episode. Their rewards add up to that of its best kernel. It ends with a correct
+    kernel, with an answer that could not be judged, or after the last turn.
+
+    Args:
+        most_turns: Answers after which it ends.
+
+    Attributes:
+        turns: The answers so far.
+        best: The reward of the best kernel so far, 0 without one.
+        done: Whether it has ended.
+    """
+
+    def __init__(self, most_turns: int) -> None:
+        self._most_turns, self.turns, self.best, self.done = most_turns, 0, 0.0, False
+
+    def take(self, answer: dict[str, Any]) -> float | None:
+        """The reward of the turn with this answer of the server; None if it could not be judged."""
+        reward, before = answer["reward"], self.best
+        self.turns += 1
+        self.best = max(reward or 0.0, before)
+        self.done = reward is None or answer["status"] == "correct" or self.turns >= self._most_turns
+        return None if reward is None else self.best - before
+
+    def feedback(self, answer: dict[str, Any]) -> str:
+        """What the model is told about its kernel and, unless the episode has ended, asked next."""
+        return observation(answer) + ("" if self.done else "\nWrite the complete corrected file.")

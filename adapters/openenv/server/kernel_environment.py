@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ideatree_client import RewardClient, observation
+from ideatree_client import Episode, RewardClient
 
 from openenv.core.env_server.interfaces import Environment
 
@@ -15,8 +15,6 @@ try:
     from ..models import KernelAction, KernelObservation, KernelState
 except ImportError:  # the folder itself is on the path, as in a container of OpenEnv
     from models import KernelAction, KernelObservation, KernelState
-
-AGAIN = "\nWrite the complete corrected file."
 
 
 class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState]):
@@ -40,7 +38,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState
             reward=os.environ.get("IDEATREE_POLICY") or None,
         )
         self._turns = int(os.environ.get("IDEATREE_TURNS", "1"))
-        self._state = KernelState()
+        self._state, self._episode = KernelState(), Episode(self._turns)
         self._task: dict[str, Any] | None = None
 
     def list_splits(self) -> list[str]:
@@ -75,6 +73,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState
         index %= len(tasks)
         self._task = tasks[index]
         self._state = KernelState(episode_id=episode_id or str(uuid4()), split=split, index=index)
+        self._episode = Episode(self._turns)
         return KernelObservation(prompt=self._task["prompt"])
 
     def step(self, action: KernelAction, timeout_s: float | None = None, **kwargs: Any) -> KernelObservation:
@@ -88,20 +87,17 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, KernelState
         if self._task is None:
             self.reset()
         assert self._task is not None
-        state, request = self._state, json.loads(self._task["request"])
-        state.step_count += 1
+        state, episode, request = self._state, self._episode, json.loads(self._task["request"])
         (answer,) = await self._client.verify_all([{**request, "completion": action.completion}])
-        reward = answer["reward"]
-        gained = None if reward is None else max(reward - state.best_reward, 0.0)
-        state.best_reward = max(reward or 0.0, state.best_reward)
-        done = reward is None or answer["status"] == "correct" or state.step_count >= self._turns
+        gained = episode.take(answer)
+        state.step_count, state.best_reward = episode.turns, episode.best
         return KernelObservation(
             prompt=self._task["prompt"],
-            feedback=observation(answer) + ("" if done else AGAIN),
+            feedback=episode.feedback(answer),
             status=answer["status"],
             reward=gained,
-            done=done,
-            metadata={"masked": reward is None, "components": answer["components"]},
+            done=episode.done,
+            metadata={"masked": gained is None, "components": answer["components"]},
         )
 
     @property

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ideatree_client import RewardClient, observation
+from ideatree_client import Episode, RewardClient
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import register
 
@@ -35,7 +35,7 @@ class KernelEnv(BaseTextEnv):
         )
         self._request = json.loads(extras["request"])
         self.max_turns = env_config.get("max_turns", 1)
-        self._best = 0.0
+        self._episode = Episode(self.max_turns)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Judges an answer. The rewards of an episode add up to that of its best kernel. An answer that
@@ -44,23 +44,25 @@ class KernelEnv(BaseTextEnv):
         Raises:
             RewardError: the request is wrong, or the server cannot be reached.
         """
-        self.turns += 1
+        episode = self._episode
         answer = self._client.verify({**self._request, "completion": action})
-        reward, masked = answer["reward"] or 0.0, answer["reward"] is None
-        gained, self._best = max(reward - self._best, 0.0), max(reward, self._best)
-        done = masked or answer["status"] == "correct" or self.turns >= self.max_turns
-        said = f"{observation(answer)}\nWrite the complete corrected file."
+        gained, self.turns = episode.take(answer), episode.turns
+        told = [{"role": "user", "content": episode.feedback(answer)}]
         return BaseTextEnvStepOutput(
-            observations=[] if done else [{"role": "user", "content": said}],
-            reward=gained,
-            done=done,
-            metadata={"status": answer["status"], "masked": masked, "components": answer["components"]},
+            observations=[] if episode.done else told,
+            reward=gained or 0.0,
+            done=episode.done,
+            metadata={
+                "status": answer["status"],
+                "masked": gained is None,
+                "components": answer["components"],
+            },
             postprocessed_action=None,
         )
 
     def get_metrics(self) -> dict[str, Any]:
         """The reward of the best kernel, and the number of turns."""
-        return {"best_reward": self._best, "turns": self.turns}
+        return {"best_reward": self._episode.best, "turns": self.turns}
 
 
 register(id=NAME, entry_point="ideatree_skyrl:KernelEnv")
