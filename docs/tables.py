@@ -10,6 +10,7 @@ After `python -m kernel_library.verify` has measured the shipped kernels anew, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ import ideatree
 from evaluators.records.evaluation import Timing
 from kernel_library.catalogue.entry import Measurement
 from kernel_library.catalogue.library import FolderLibrary
+from search.report.corpus_frames import CorpusFrames
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- docs/tables.py -->", "<!-- end -->"
@@ -55,7 +57,7 @@ def results(device: str) -> str:
 def readme() -> str:
     """The table of the README: the best of a language model's search, and of the library."""
     lines = [README_HEAD]
-    rows = dict(ideatree.open_corpus("language_model").searches.iterrows())
+    rows = dict(_corpus().searches.iterrows())
     for (op, first), (title, search) in IN_README.items():
         cards = (
             _timing(each)
@@ -84,7 +86,7 @@ def _against_compile(row: pd.Series) -> str:
 def searches() -> str:
     """The table of the searches by a language model, the one with the largest speedup first."""
     lines = [SEARCHES_HEAD]
-    found = ideatree.open_corpus("language_model").searches
+    found = _corpus().searches
     for search, row in found[found["correct"] > 0].sort_values("speedup", ascending=False).iterrows():
         lines.append(
             f"| {str(search).replace('_', ' ')} | {row['rounds']} | {row['correct']} of {row['evaluations']} "
@@ -100,7 +102,7 @@ def searches() -> str:
 def ideas(by: str, *, first: int = 1) -> str:
     """What the ideas of these searches gained from the `first` round on, by `round` or `category`. An idea
     pays if its best variant is faster than its seed, beyond noise."""
-    corpus = ideatree.open_corpus("language_model")
+    corpus = _corpus()
     judged = corpus.variants[corpus.variants["status"] != ""]["idea"]
     found = corpus.ideas[corpus.ideas.index.isin(judged, level="id") & (corpus.ideas["round"] >= first)]
     lines = [f"| {by} | {IDEAS_HEAD}", "|---|---|---|---|---|---|---|---|"]
@@ -114,6 +116,12 @@ def ideas(by: str, *, first: int = 1) -> str:
             f"| {measured['predicted_gain'].median():.3g}× | {middle:.2f} ({low:.2f} to {high:.2f}) |"
         )
     return "\n".join(lines)
+
+
+@cache
+def _corpus() -> CorpusFrames:
+    """The shipped searches by a language model, read once."""
+    return ideatree.open_corpus("language_model")
 
 
 def with_tables(text: str, *tables: str) -> str:

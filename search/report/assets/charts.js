@@ -18,14 +18,13 @@ function speedupChart() {
     };
   });
   const best = data.rounds.filter((each) => known(each.speedup));
-  const path = data.variants.filter((each) => each.on_path && known(each.speedup)).sort((a, b) => a.round - b.round);
   traces.push({
     type: "scatter", mode: "lines", name: "best so far", x: best.map((each) => each.round), y: best.map((each) => each.speedup),
     line: { shape: "hv", color: colour("grey"), width: 2 }, hovertemplate: "best after round %{x}: %{y:.3g}x<extra></extra>",
   }, {
-    type: "scatter", mode: "lines+markers", name: "winner's path", x: path.map(spread), y: path.map((each) => each.speedup),
-    customdata: path.map((each) => each.id), line: { color: colour("path"), width: 2.5 }, marker: { size: 9, color: colour("path") },
-    text: path.map((each) => wrapped(shorten(ideas.get(each.idea).text, 200))),
+    type: "scatter", mode: "lines+markers", name: "winner's path", x: winnersPath.map(spread), y: winnersPath.map((each) => each.speedup),
+    customdata: winnersPath.map((each) => each.id), line: { color: colour("path"), width: 2.5 }, marker: { size: 9, color: colour("path") },
+    text: winnersPath.map((each) => wrapped(shorten(ideas.get(each.idea).text, 200))),
     hovertemplate: "%{y:.3g}x<br>%{text}<extra>winner's path</extra>",
   });
   const box = chart("chart-speedup", traces, {

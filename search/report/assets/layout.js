@@ -6,6 +6,8 @@ const ideas = new Map(data.ideas.map((each) => [each.id, each]));
 const entries = new Map(data.entries.map((each) => [each.id, each]));
 const calls = new Map(data.calls.map((each) => [each.id, each]));
 const variantsOf = Map.groupBy(data.variants, (each) => each.idea);
+/** The kernels that led to the winner and were timed, the first one first. */
+const winnersPath = data.variants.filter((each) => each.on_path && known(each.speedup)).sort((a, b) => a.round - b.round);
 const onPath = new Set(data.variants.filter((each) => each.on_path).flatMap((each) => [each.id, each.idea]));
 
 /** The long texts, by their numbers, once they are unpacked. */

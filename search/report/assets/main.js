@@ -20,11 +20,10 @@ function head() {
 
 /** The kernels that led to the winner, and every idea with what it gained. */
 function steps() {
-  const path = data.variants.filter((each) => each.on_path && known(each.speedup)).sort((a, b) => a.round - b.round);
-  byId("steps-frame").hidden = !path.length;
+  byId("steps-frame").hidden = !winnersPath.length;
   const columns = ["round", "idea", "category", "ms", "over eager", "gain", "predicted"];
   const predicted = (idea) => (idea.predicted_gain > 0 ? times(idea.predicted_gain) : "-");
-  table("steps", columns, path.map((each) => {
+  table("steps", columns, winnersPath.map((each) => {
     const idea = ideas.get(each.idea);
     return [each.round, linkTo({ id: each.id, kind: "variant" }, shorten(idea.text, 600)), words.categories[idea.category],
       milliseconds(each.kernel_ms), times(each.speedup), times(idea.best === each.id ? idea.gain : gainOver(each)), predicted(idea)];
