@@ -1,0 +1,20 @@
+"""QuACK's layer norm, on rows of all normalised dimensions."""
+# ruff: noqa: D102
+
+import math
+
+from quack.rmsnorm import layernorm_fwd
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    """With the problem's weights."""
+
+    def __init__(self, normalized_shape):
+        super().__init__()
+        self.norm = nn.LayerNorm(normalized_shape)
+        self.columns = math.prod(normalized_shape)
+
+    def forward(self, x):
+        weights = self.norm.weight.view(-1), self.norm.bias.view(-1)
+        return layernorm_fwd(x.view(-1, self.columns), *weights, eps=self.norm.eps).view_as(x)
