@@ -8,6 +8,8 @@ from pathlib import Path
 
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Problem
+from kernel_library.catalogue.entry import Entry
+from search.engine.library_winner import winner_entry
 from search.recordings.verdicts import recording_folder
 from search.records.events import Event
 from search.records.journal import replay
@@ -65,6 +67,17 @@ class Run:
     def lineage(self, variant: Variant) -> list[Variant]:
         """The variant's ancestors, the first one first, then the variant itself."""
         return self.state.tree.lineage(variant)
+
+    def entry(self) -> Entry:
+        """The winner as an entry for a library (`ideatree.open_library(…).add`), with the final
+        measurement and the ideas that led to it.
+
+        Raises:
+            ValueError: The run has no winner with a final measurement.
+        """
+        if self.best is None or self.confirmed is None:
+            raise ValueError(f"{self.folder}: the run has no winner with a final measurement")
+        return winner_entry(self.problem, self.state.tree, self.folder.name, self.best, self.confirmed)
 
     def frames(self) -> RunFrames:
         """Ideas, variants, rounds and model calls as pandas frames, from the journal's current contents.

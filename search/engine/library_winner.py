@@ -34,19 +34,26 @@ async def offer_winner(
     previous best. Kernels that came from the library are skipped; a refusal or a failed write is logged."""
     if tree.ideas[best.idea].proposer == LIBRARY:
         return
-    line = tree.lineage(best)
-    measurement = Measurement(problem=problem, evaluation=confirmed)
-    ideas = tuple(tree.ideas[each.idea].text for each in line)
-    lineage = Lineage(run=run, start=line[0].parent, ideas=ideas)
-    entry = Entry(kernel=best.kernel, measurements=(measurement,), lineage=lineage)
+    entry = winner_entry(problem, tree, run, best, confirmed)
     if (why := library.refusal(entry)) is not None:
         logger.info("the library does not accept the winner: %s", why)
         return
     try:
         against = await _against(library.best(problem, environment), best.kernel, tree, compare)
-        library.add(replace(entry, measurements=(replace(measurement, against=against),)))
+        library.add(replace(entry, measurements=(replace(entry.measurements[0], against=against),)))
     except OSError as error:
         logger.warning("the winner could not be added to the library: %s", error)
+
+
+def winner_entry(problem: Problem, tree: Tree, run: str, best: Variant, confirmed: Evaluation) -> Entry:
+    """The `best` kernel of a `run` with its final measurement and the ideas that led to it."""
+    line = tree.lineage(best)
+    ideas = tuple(tree.ideas[each.idea].text for each in line)
+    return Entry(
+        kernel=best.kernel,
+        measurements=(Measurement(problem=problem, evaluation=confirmed),),
+        lineage=Lineage(run=run, start=line[0].parent, ideas=ideas),
+    )
 
 
 async def _against(known: Entry | None, winner: Kernel, tree: Tree, compare: Compare) -> Against | None:

@@ -12,6 +12,8 @@ import pytest
 
 import ideatree
 from evaluators.app.words import overrides
+from search.records.events import RunFinished
+from search.records.run_state import rebuild
 from search.strategies.idea_branching import IdeaBranching
 from tests.evaluators.scheduler.fake_host import FakeHost
 
@@ -167,3 +169,27 @@ def test_the_library_finds_by_name() -> None:
     with pytest.raises(LookupError, match="did you mean softmax/triton"):
         library.named("softmax/tritn")
     assert not os.path.exists("nowhere")
+
+
+def test_the_winner_of_a_run_enters_a_library_as_it_was_measured(tmp_path: Path) -> None:
+    run = ideatree.open_run("conv2d_h200")
+    library = ideatree.open_library(tmp_path)
+    assert library.add(run.entry())
+    assert not library.add(run.entry())
+    (entry,) = (each for each in library.entries() if not each.name)
+    assert run.best is not None
+    assert run.confirmed is not None
+    assert entry.kernel == run.best.kernel
+    assert entry.best.evaluation.timing.speedup == run.confirmed.timing.speedup
+    ideas = {idea.id: idea.text for idea in run.ideas}
+    assert list(entry.lineage.ideas) == [ideas[each.idea] for each in run.lineage(run.best)]
+
+
+def test_a_run_in_progress_has_no_entry() -> None:
+    ended = ideatree.open_run("conv2d_h200")
+    run = ideatree.Run(
+        folder=ended.folder, state=rebuild(each for each in ended.events if not isinstance(each, RunFinished))
+    )
+    assert run.best is not None
+    with pytest.raises(ValueError, match="no winner with a final measurement"):
+        run.entry()

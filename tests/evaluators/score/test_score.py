@@ -258,7 +258,7 @@ def test_without_ninja_nothing_is_kept_and_with_it_the_same_call_is_right(
     for each in folder.iterdir():
         each.unlink()
     (folder / "level_1_problem_23_sample_0_kernel.py").write_text(EXTENSION)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # an earlier run's build would need no ninja
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # a known build needs no ninja
     with monkeypatch.context() as without:
         without.setenv("PATH", str(tmp_path))
         assert score.main([str(folder), *QUICK]) == 1
