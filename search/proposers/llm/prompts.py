@@ -13,6 +13,7 @@ from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
 from evaluators.records.resources import resource_lines
+from evaluators.reference.loading import KEEPS_TYPES, assigned_names
 from search.proposers.llm.measured_history import MeasuredHistory, share_room
 from search.records.probe_request import ProbeRequest
 from search.records.tree import Category, Idea, Seed, Variant
@@ -267,6 +268,8 @@ class Prompts:
                 "sizes": ", ".join(f"{name} = {value}" for name, value in problem.overrides.items()),
                 "dtype": problem.dtype,
                 "device": "a GPU" if problem.device == "cuda" else "the CPU",
+                "keeps_types": KEEPS_TYPES in assigned_names(problem.source),
+                "float8": "float8" in problem.source,
                 "tolerance": tolerance_of(problem),
                 "libraries": LIBRARIES[problem.libraries],
                 "cases": [_case(each) for each in problem.cases],

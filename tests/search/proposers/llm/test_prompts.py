@@ -466,3 +466,15 @@ def test_the_prompts_are_those_that_a_person_has_read() -> None:
         if os.environ.get("IDEATREE_GOLDEN") == "write":
             path.write_text(text, encoding="utf-8")
         assert path.read_text(encoding="utf-8") == text, f"{name} has changed; read it, then write it anew"
+
+
+def test_types_that_the_reference_keeps_are_not_said_to_be_others() -> None:
+    kept = replace(PROBLEM, source=f"{PROBLEM.source}\nKEEPS_TYPES = True\nx = 'float8_e4m3fn'\n")
+    asked, usual = (
+        Prompts().ideas(problem, FACTS, SEED, MeasuredHistory(), [], 2) for problem in (kept, PROBLEM)
+    )
+    assert "Inputs have the types that the file gives them" in asked
+    assert "All float tensors are" not in asked
+    assert "every 128 products" in asked
+    assert "All float tensors are float32" in usual
+    assert "FP8" not in usual
