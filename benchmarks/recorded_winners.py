@@ -43,7 +43,7 @@ PEERS = PARTS.parent / "searches"
 OPERATORS = {"softmax": "softmax", "matmul_float16": "matmul"}
 """Searches whose peers are those of an operator."""
 WINNER, COMPILE = "winner", "compile"
-READY_S, MEASURING_S = 300.0, 90.0
+READY_S, MEASURING_S = 150.0, 60.0
 Found = Mapping[str, Evaluation]
 
 

@@ -15,4 +15,4 @@ class ModelNew(nn.Module):
         places = torch.arange(k_cache.shape[2], device=q.device)
         filled = (places < lengths[:, None])[:, None, None].expand(-1, -1, rows.shape[2], -1)
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-            return scaled_dot_product_attention(rows, k_cache, v_cache, attn_mask=filled).view_as(q)
+            return scaled_dot_product_attention(rows, k_cache, v_cache, attn_mask=filled).reshape(q.shape)

@@ -15,7 +15,7 @@ class ModelNew(nn.Module):
             weight.t(),
             x_scales.t().contiguous().t(),
             ScalingType.BlockWise1x128,
-            weight_scales,
+            weight_scales.t(),
             ScalingType.BlockWise128x128,
             output_dtype=torch.bfloat16,
         )
