@@ -16,6 +16,7 @@ from evaluators.base.usage_error import UsageError
 from search.app.overrides import key_of, without
 from search.app.registry import REMEDY, by_path, read_config, read_yaml
 from search.recordings.verdicts import recording_folder, shipped_recordings
+from search.records.events import RunStarted
 from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
 
@@ -146,7 +147,8 @@ def _resolved(config: DictConfig, path: str) -> Any:
 
 
 def replay_overrides(arguments: Sequence[str]) -> list[str]:
-    """The recorded run's overrides, changed by the arguments of this call. Raises UsageError."""
+    """The recorded run's overrides, changed by the arguments of this call. The limit of rounds is that with
+    which the run was last resumed. Raises UsageError."""
     run = value_of(arguments, "replay.run")
     if not run:
         shipped = ", ".join(shipped_recordings())
@@ -158,7 +160,14 @@ def replay_overrides(arguments: Sequence[str]) -> list[str]:
     recorded = _first_overrides(folder, f"replay.run={run}: not a run folder")
     kept = without([each.lstrip("+") for each in recorded], *NOT_REPLAYED)
     asked = [f"replay.run={quoted(folder)}" if each.startswith("replay.run=") else each for each in arguments]
-    return [*(each for each in kept if each.partition("=")[0] not in given), *asked]
+    return [*(each for each in [*kept, *_last_limit(folder)] if each.partition("=")[0] not in given), *asked]
+
+
+def _last_limit(folder: Path) -> list[str]:
+    """The limit of rounds with which the run in a folder was last resumed, as an override."""
+    journal = folder / "journal.jsonl"
+    began = [each for each in replay(journal) if isinstance(each, RunStarted)] if journal.exists() else []
+    return [f"rounds={each.rounds}" for each in began[-1:] if each.rounds]
 
 
 def restore_overrides(overrides: Sequence[str], what: str) -> CommandCall:
