@@ -25,7 +25,7 @@ FIRST = {
 
 
 def test_every_family_has_an_original() -> None:
-    shipped = {each.op for each in FolderLibrary("memory://no-root").entries()}
+    shipped = {each.op for each in FolderLibrary("memory://no-root").entries() if each.function}
     assert shipped == set(ORIGINALS) == set(FIRST)
 
 
