@@ -39,11 +39,15 @@ test-fast: .venv/test
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2
 
 # Each adapter with its framework, in an environment of its own, against a reward server of this one.
-ADAPTERS := $(filter-out client,$(notdir $(wildcard adapters/*)))
+NEMO_PYTHON ?= python3.13
+NEMO := $(shell $(NEMO_PYTHON) -c 'import sys; print(*["nemo_gym"] * (sys.version_info >= (3, 13, 14)))' 2>/dev/null)
+ADAPTERS := $(filter-out client nemo_gym,$(notdir $(wildcard adapters/*))) $(NEMO)
 test-adapters: $(ADAPTERS:%=.venv/adapters/%) .venv/train
+	@$(if $(NEMO),,echo "nemo_gym is skipped: it needs Python 3.13.14 or newer, which adapters/nemo_gym/README.md says how to get")
 	for each in $(ADAPTERS); do (cd adapters/$$each && IDEATREE_PYTHON=$(CURDIR)/$(BIN)/python \
 		$(CURDIR)/.venv/adapters/$$each/bin/python -m pytest) || exit 1; done
 
+.venv/adapters/nemo_gym: PYTHON = $(NEMO_PYTHON)
 .venv/adapters/%: adapters/%/pyproject.toml .venv/train
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --editable adapters/client --editable 'adapters/$*[test]'

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[3]
 """The repository."""
 PYTHON = os.environ.get("IDEATREE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
 """A Python with Ideatree."""
+RUNNING = os.environ.get("IDEATREE_URL", "")
+"""The address of a server that runs already."""
 BRIEFLY = ("evaluator.plan.max_s=0.2", "evaluator.max_calls=16", "evaluator.compile_mode=")
 RIGHT = (ROOT / "kernel_library/seeds/softmax/cpp/kernel.py").read_text(encoding="utf-8")
 WRONG = f"""{RIGHT.replace("class ModelNew", "class Right").strip()}
@@ -29,7 +31,10 @@ TASK = {"problem": "level1/softmax", "problem_keys": {"sizes": {"batch": 16, "fe
 
 @contextlib.contextmanager
 def running_server(folder: Path) -> Iterator[str]:
-    """The address of a server on a CPU, whose files are in the folder."""
+    """The address of a server on a CPU, whose files are in the folder; `IDEATREE_URL` if that is set."""
+    if RUNNING:
+        yield RUNNING
+        return
     call = [PYTHON, "-m", "evaluators.serve", "http=127.0.0.1:0", "device=cpu", *BRIEFLY]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(call, cwd=folder, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
