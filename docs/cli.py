@@ -23,7 +23,7 @@ HEAD = """\
 
 You set the keys of a command as `key=value` arguments. A group is a key that chooses one of several configs,
 each with its own keys: `strategy=beam strategy.width=2`. `null` stands for no value. `ideatree COMMAND
---help` prints what this page lists, and `ideatree COMMAND group=choice --help` the keys of another choice.
+--help` prints what this page lists, and `ideatree COMMAND GROUP=NAME --help` the keys of another choice.
 [Configuration](configuration.md) explains the keys in context."""
 COMMON = "The keys of each group's default choice, and keys of several commands."
 FOOT = "\n*Written by `python docs/cli.py`; edit the options in the code instead.*"

@@ -36,7 +36,7 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|"""
 README_HEAD = """\
 | on an NVIDIA H200, torch 2.11 | a language model's kernel | against eager (95 %) | against `torch.compile` \
-| the library's kernel by hand |
+| the library's earlier kernel |
 |---|---|---|---|---|"""
 SEARCHES_HEAD = """\
 | search | rounds | correct | best ms | in round | against eager (95 %) | against compile | roofline |

@@ -75,7 +75,7 @@ def help_text(
     groups = group_defaults(config)
     lines = [f"usage: {synopsis(name, config)}", "", text.strip(), ""]
     if groups:
-        lines += ["== Groups: choose with group=choice; group=choice --help lists the choice's keys ==", ""]
+        lines += ["== Groups: choose with GROUP=NAME; GROUP=NAME --help lists the keys of that choice ==", ""]
         for group, default in groups.items():
             lines += _entry(group, f"{', '.join(options_of(group, more))} ({_default(default)})")
         lines += [""]

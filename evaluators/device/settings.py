@@ -39,7 +39,7 @@ class Settings:
     isolation: str = option(
         "limits", "minimum isolation of candidates: limits | landlock | seccomp | namespaces"
     )
-    max_calls: int = option(256, "maximum calls of a timed block, each on new inputs; on a CPU 32")
+    max_calls: int = option(256, "most calls in a timed block, each on new inputs; on a CPU at most 32")
     plan: Plan = field(
         default_factory=lambda: Plan(block_ms=10.0, precision=0.02, max_s=1.0),
         metadata={"help": "how long an evaluation measures, unless it is thorough"},

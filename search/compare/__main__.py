@@ -6,13 +6,14 @@
         budget.evaluations=100 seeds=200
     ideatree compare resume=outputs/compare/2026-01-31_12-00-00
 
-`promptings=[full,no_reflection]` compares what prompts tell a language model, and `arms` compares any other
-setting: `'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. Every other key is a key of
-`ideatree run` and applies to all searches. `landscape` is a synthetic problem that needs no device. The
-searches of a seed run concurrently and share one evaluator. A resumed comparison runs only the searches
-that have not ended. `report.html` shows the results so far; it is written at most once a minute, and when
-the comparison ends or is interrupted. `wandb=offline` or `wandb=online` logs each search; the comparison's
-name is their group.
+`promptings=[full,no_reflection]` compares prompting policies, which set what prompts tell a language model.
+`arms` compares any other settings: each arm has a name of your choice and a list of overrides, as in
+`'arms.shown=["history=all"]' 'arms.hidden=["history=none"]'`. The inherited keys are those of `ideatree run`;
+they apply to all searches. `landscape` is a synthetic problem that needs no device. The searches of a seed
+run concurrently and share one evaluator. A resumed comparison runs only the searches that have not ended.
+`report.html` shows the results so far; it is written at most once a minute, and when the comparison ends or
+is interrupted. `wandb=offline` or `wandb=online` logs each search, in a Weights & Biases group that has the
+comparison's name.
 
 Exit status: 0 when all searches have ended, 1 when one failed, 2 when the call was wrong, 130 when the
 comparison was interrupted.

@@ -6,8 +6,9 @@
     ideatree run proposer=replay replay.run=search/recordings/conv2d_h200
     ideatree run resume=outputs/level1/conv2d/2026-01-31_12-00-00
 
-Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 3 when, with
-`until=blocked`, only answers in a mailbox or verdicts of a queue can advance it, 130 when it was interrupted.
+Exit status: 0 when the search ended at its limits, 1 when it failed, 2 when the call was wrong, 130 when it
+was interrupted. With `until=blocked`, 3 when it waits for answers (`proposer=mailbox`) or for verdicts
+(`pool=folder`).
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ class RunConfig(RunFolderConfig):
     ideas: int = option(4, "ideas per round")
     branch: int = option(8, "variants per idea")
     seed: int = option(
-        0, "seed of every random choice; a search with a deterministic proposer repeats exactly"
+        0,
+        "seed of every random choice; with a deterministic proposer and a synchronous strategy, a search "
+        "repeats as long as measurements rank the kernels alike",
     )
     history: str = option("all", "earlier ideas that the proposer is shown: all | best | summary | none")
     compare_leaders: bool = option(
@@ -66,12 +68,12 @@ class RunConfig(RunFolderConfig):
     repairs_in: str = option(
         SAME_ROUND,
         "round in which failed variants are repaired: same_round | next_round; next_round: while the next "
-        "round's variants are written, so that each round needs one trip to the device",
+        "round's variants are written, so that all kernels of a round can be sent to the device machine "
+        "together",
     )
     comparisons: int = option(
         COMPARE_AT_MOST,
-        "times that the leading kernels may be measured against each other after one round, or at the end; "
-        "0: never",
+        "largest number of comparisons of the leading kernels after one round, or at the end; 0: none",
     )
     race: bool = option(
         False,
@@ -80,8 +82,8 @@ class RunConfig(RunFolderConfig):
     )
     pair_with_seed: bool = option(
         False,
-        "time each correct kernel in alternating blocks with its seed too, so that models are told their "
-        "difference with a narrow interval",
+        "time each correct kernel in alternating blocks with its seed too, so that the models see a narrow "
+        "interval for the kernel's speedup over its seed",
     )
     profile: str = option(
         "off",
