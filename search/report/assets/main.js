@@ -5,7 +5,7 @@ function head() {
   const state = run.open ? `running or stopped after round ${run.rounds_closed}` : "ended";
   byId("state").textContent = `${run.folder}: ${state}`;
   byId("facts").append(...terms(Object.entries(run.facts)));
-  byId("closing").append(...terms(run.closing));
+  byId("closing").append(...terms(run.closing.flatMap(closingRows)));
   const measured = !winner ? "" : winner.confirmed ? "confirmed" : winner.measured_again ? "not confirmed" : "during the search";
   const cards = winner ? [
     card(times(winner.speedup), `over eager, ${interval(winner)}, ${measured}`),
@@ -19,6 +19,12 @@ function head() {
 }
 
 /** The kernels that led to the winner, and every idea with what it gained. */
+/** A closing line. The winner's idea is the last of several where the winner was built on others. */
+const closingRows = ([name, text]) => (name !== "idea" || winnersPath.length < 2 ? [[name, text]] : [
+  ["path", winnersPath.map((each) => `${times(each.speedup)} in round ${each.round}`).join(", then ")],
+  ["last idea", text],
+]);
+
 function steps() {
   byId("steps-frame").hidden = !winnersPath.length;
   const columns = ["round", "idea", "category", "ms", "over eager", "gain", "predicted"];
@@ -30,6 +36,7 @@ function steps() {
   }), [1]);
   const judged = data.ideas.filter((each) => (variantsOf.get(each.id) ?? []).some((own) => own.status));
   const ranked = judged.sort((a, b) => a.round - b.round || (b.gain ?? 0) - (a.gain ?? 0));
+  byId("h-ideas").append(` (${ranked.length} ideas)`);
   table("idea-gains", ["round", "idea", "category", "correct", "best ms", "over eager", "gain", "predicted"], ranked.map((idea) => [
     idea.round, linkTo({ id: idea.id, kind: "idea" }, shorten(idea.text, 280)), words.categories[idea.category], `${idea.correct} of ${idea.variants}`,
     milliseconds(idea.kernel_ms), times(idea.speedup), times(idea.gain), predicted(idea),
