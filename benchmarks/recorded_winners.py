@@ -4,7 +4,7 @@ people's, in one session.
     python benchmarks/recorded_winners.py [only=softmax,attention] [peers=liger,quack] [out=winners.json]
 
 For each recording in `search/recordings/language_model`, one process measures the search's best kernel, the
-library's kernels for the problem, eager PyTorch, torch.compile, and the kernels of other projects that
+library's other kernels for the problem, eager PyTorch, torch.compile, and the kernels of other projects that
 `benchmarks/peers/searches` calls, in turn (`benchmarks/operator_timing.py`; all of them are trusted). Liger,
 QuACK and GemLite are used if they are installed (`pip install liger-kernel quack-kernels gemlite`). All
 processes get ready at once, and then measure one after the other. Needs a GPU.
@@ -53,13 +53,17 @@ def kernels_for(search: str, only: Sequence[str]) -> tuple[Problem, dict[str, Ke
 
     run = ideatree.open_run(RECORDINGS / f"{search}.tar.xz")
     assert run.best is not None
-    problem = run.problem
-    known = [entry for entry in FolderLibrary(ROOT).entries() if solves(entry.measurements, problem)]
+    problem, winner = run.problem, run.best.kernel
+    known = [
+        entry
+        for entry in FolderLibrary(ROOT).entries()
+        if entry.kernel.id != winner.id and solves(entry.measurements, problem)
+    ]
     files = {file.stem: file for file in sorted((PEERS / search).glob("*.py"))}
     if op := OPERATORS.get(search):
         files |= {file.stem.partition("_")[0]: file for file in sorted(PARTS.glob(f"*_{op}.py"))}
     kernels = {
-        WINNER: run.best.kernel,
+        WINNER: winner,
         COMPILE: Kernel(source=problem.source + COMPILED, language="cpp"),
         **{entry.id: entry.kernel for entry in known},
         **{name: Kernel(source=file.read_text(), language="cpp") for name, file in files.items()},

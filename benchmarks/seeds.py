@@ -1,4 +1,5 @@
-"""Checks and times every shipped kernel of the library on its problems, with the evaluator.
+"""Checks and times the shipped kernels of the library on their problems, with the evaluator. Those that a
+language model wrote are left to `benchmarks/recorded_winners.py`.
 
     python benchmarks/seeds.py [device=auto] [only=softmax,matmul] [thorough=true] [out=seeds.json]
     python benchmarks/seeds.py cards=seeds.json
