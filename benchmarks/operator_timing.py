@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Lock
 from typing import Any
 
-from benchmarks.operator_cases import Case, case_named
+from benchmarks.operator_cases import case_named
 from evaluators.judge.timing.speed_limits import SpeedLimits
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem
@@ -46,25 +46,26 @@ MEASURING_S = 60.0
 EAGER = "eager"
 Run = Callable[..., Any]
 Block = Callable[[int, float], tuple[float, float]]
-Found = tuple[dict[str, Evaluation], dict[str, Evaluation]]
+Found = dict[str, Evaluation]
+Prepared = tuple[Problem, Mapping[str, Kernel]]
+Prepare = Callable[[str], Prepared]
+"""Makes the problem and the kernels for a compute capability ("" for a CPU), where they are timed."""
 
 
-class CaseProcess:
-    """A process for a case, seen from the one that started it."""
+class KernelProcess:
+    """A process for the kernels of one problem, seen from the one that started it."""
 
-    def __init__(self, case: Case, peers: Sequence[str], gpu: str, turn: Lock) -> None:
+    def __init__(self, prepare: Prepare, gpu: str, turn: Lock) -> None:
         """`gpu`: the value of CUDA_VISIBLE_DEVICES, "" for a CPU. `turn`: who has it may fill the device's
         memory."""
-        self.case = case
         self._connection, theirs = SPAWN.Pipe()
-        arguments = (case.name, case.device, tuple(peers), gpu, turn, theirs)
-        self._process = SPAWN.Process(target=_serve, args=arguments, daemon=True)
+        self._process = SPAWN.Process(target=_serve, args=(prepare, gpu, turn, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
     def found(self, timeout_s: float) -> Found | None:
-        """The next that it tells: None when it is ready to measure, then the evaluations of our kernels and
-        of the peers'. Raises EOFError or TimeoutError."""
+        """The next that it tells: None when it is ready to measure, then the evaluations of the kernels.
+        Raises EOFError or TimeoutError."""
         if not self._connection.poll(max(0.0, timeout_s)):
             raise TimeoutError(f"no answer in {timeout_s:.0f} s")
         found: Found | None = self._connection.recv()
@@ -84,27 +85,29 @@ class CaseProcess:
         self._connection.close()
 
 
-def _serve(
-    name: str, device: str, peers: Sequence[str], gpu: str, turn: Lock, connection: Connection
-) -> None:
+def _serve(prepare: Prepare, gpu: str, turn: Lock, connection: Connection) -> None:
     import torch
 
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         torch.set_num_threads(1)
-    case = case_named(name, device)
-    problem = case.to_problem()
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if gpu else ""
-    architecture = architecture_of(device, capability)
-    ours = {each.id: each.kernel for each in case.ours(FolderLibrary(ROOT).entries(), architecture)}
-    others = {name: peer for name in peers if (peer := case.peer(name, problem))}
+    problem, kernels = prepare(capability)
     with torch.no_grad():
-        kernels = ReadyKernels(problem, {**ours, **others}, capability, turn)
+        ready = ReadyKernels(problem, kernels, capability, turn)
         connection.send(None)
         while True:  # until the connection is closed
             connection.recv()
-            found = kernels.evaluations()
-            connection.send(({id: found[id] for id in ours}, {name: found[name] for name in others}))
+            connection.send(ready.evaluations())
+
+
+def kernels_of_case(name: str, device: str, peers: Sequence[str], capability: str) -> Prepared:
+    """The problem of a case, with the library's kernels and the peers' by name."""
+    case = case_named(name, device)
+    problem = case.to_problem()
+    architecture = architecture_of(device, capability)
+    ours = {each.id: each.kernel for each in case.ours(FolderLibrary(ROOT).entries(), architecture)}
+    return problem, {**ours, **{name: peer for name in peers if (peer := case.peer(name, problem))}}
 
 
 class ReadyKernels:

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -38,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_cases import Case, all_cases
-from benchmarks.operator_timing import EAGER, SPAWN, CaseProcess
+from benchmarks.operator_timing import EAGER, SPAWN, KernelProcess, kernels_of_case
 from evaluators.app.command import choose_device
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
@@ -213,34 +214,41 @@ def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) 
     """Of those that could be measured before `end` (on the monotonic clock): all are made ready at once, and
     then measured one after the other."""
     turn = SPAWN.Lock()
-    processes = [CaseProcess(case, peers, gpu, turn) for case in batch]
+    processes = [
+        (case, KernelProcess(partial(kernels_of_case, case.name, case.device, tuple(peers)), gpu, turn))
+        for case in batch
+    ]
+
+    def row(case: Case, process: KernelProcess) -> Row:
+        found = process.measure()
+        theirs = {name: each for name, each in found.items() if name in peers}
+        return Row(case, {id: each for id, each in found.items() if id not in theirs}, theirs)
+
     try:
         ready = []
         deadline = min(end, time.monotonic() + READY_S)
-        for process in processes:
+        for case, process in processes:
             try:
                 process.found(deadline - time.monotonic())
-                ready.append(process)
+                ready.append((case, process))
             except (EOFError, TimeoutError) as error:
-                print(f"{process.case.name}: not ready: {error or 'its process died'}", flush=True)
-        for process in ready:
+                print(f"{case.name}: not ready: {error or 'its process died'}", flush=True)
+        for case, process in ready:
             if time.monotonic() > end:
                 return
             try:
-                row = Row(process.case, *process.measure())
-                if not row.is_steady:
-                    row = Row(process.case, *process.measure())
-                if row.is_steady:
-                    yield row
+                measured_row = row(case, process)
+                if not measured_row.is_steady:
+                    measured_row = row(case, process)
+                if measured_row.is_steady:
+                    yield measured_row
                 else:
-                    print(
-                        f"{process.case.name}: times not steady; is something else running here?", flush=True
-                    )
+                    print(f"{case.name}: times not steady; is something else running here?", flush=True)
             except (EOFError, TimeoutError) as error:
-                print(f"{process.case.name}: {error or 'its process died'}", flush=True)
+                print(f"{case.name}: {error or 'its process died'}", flush=True)
             process.close()
     finally:
-        for process in processes:
+        for _, process in processes:
             process.close()
 
 

@@ -17,37 +17,32 @@ is 1 when a winner was not correct.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Lock
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_cases import COMPILED, PARTS
-from benchmarks.operator_timing import EAGER, ReadyKernels
+from benchmarks.operator_timing import EAGER, SPAWN, Found, KernelProcess, Prepared
 from evaluators.base.usage_error import UsageError
-from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import is_steady, paired_speedup
+from evaluators.scheduler.local_host import visible_gpus
 from kernel_library.catalogue.best import ROOT
 from kernel_library.catalogue.library import FolderLibrary
 
-SPAWN = multiprocessing.get_context("spawn")
 RECORDINGS = Path(__file__).parents[1] / "search" / "recordings" / "language_model"
 PEERS = PARTS.parent / "searches"
 OPERATORS = {"softmax": "softmax", "matmul_float16": "matmul"}
 """Searches whose peers are those of an operator."""
 WINNER, COMPILE = "winner", "compile"
-READY_S, MEASURING_S = 150.0, 60.0
-Found = Mapping[str, Evaluation]
+READY_S = 150.0
 
 
-def kernels_for(search: str, only: Sequence[str]) -> tuple[Problem, dict[str, Kernel]]:
+def kernels_for(search: str, only: Sequence[str], capability: str = "") -> Prepared:
     """A search's problem, which allows libraries because peers call them, and all kernels for it by name."""
     import ideatree
 
@@ -81,56 +76,30 @@ def solves(measurements: Sequence, problem: Problem) -> bool:
     )
 
 
-def serve(search: str, only: Sequence[str], turn: Lock, connection: Connection) -> None:
-    """Gets ready, says so, and measures when asked."""
-    import torch
-
-    try:
-        torch.set_num_threads(1)
-        capability = ".".join(map(str, torch.cuda.get_device_capability()))
-        with torch.no_grad():
-            ready = ReadyKernels(*kernels_for(search, only), capability, turn)
-            connection.send(None)
-            while True:  # until the connection is closed
-                connection.recv()
-                connection.send(ready.evaluations())
-    except EOFError:
-        pass
-    except Exception:
-        connection.send(traceback.format_exc())
-
-
 def measured(searches: Sequence[str], only: Sequence[str]) -> Iterator[tuple[str, Found | str]]:
     """The evaluations of each search's kernels, or why there are none."""
-    turn = SPAWN.Lock()
-    started = []
-    for search in searches:
-        ours, theirs = SPAWN.Pipe()
-        process = SPAWN.Process(target=serve, args=(search, only, turn, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        started.append((search, process, ours))
-    said = {search: answer(ours, READY_S) for search, _, ours in started}
-    for search, process, ours in started:
-        found = said[search]
-        if found is None:
-            for _ in range(2):
-                ours.send(None)
-                found = answer(ours, MEASURING_S)
-                timings = [each.timing for each in found.values()] if isinstance(found, dict) else []
-                if all(is_steady(each) for each in timings if each):
-                    break
-        yield search, found
-        process.kill()
-        process.join()
+    turn, gpu = SPAWN.Lock(), visible_gpus()[0]
+    started = {search: KernelProcess(partial(kernels_for, search, only), gpu, turn) for search in searches}
+    lost: dict[str, str] = {}
+    for search, process in started.items():
+        try:
+            process.found(READY_S)
+        except (EOFError, TimeoutError) as error:
+            lost[search] = str(error) or "its process died"
+    for search, process in started.items():
+        yield search, lost.get(search) or steady(process)
+        process.close()
 
 
-def answer(connection: Connection, timeout_s: float) -> Found | str | None:
-    """What a process says next, or that it does not."""
+def steady(process: KernelProcess) -> Found | str:
+    """What it measures, once more where the times are not steady, or why there is nothing."""
     try:
-        return connection.recv() if connection.poll(timeout_s) else f"no answer in {timeout_s:.0f} s"
-    except EOFError:
-        return "its process died"
+        found = process.measure()
+        if not all(is_steady(each.timing) for each in found.values() if each.timing):
+            found = process.measure()
+        return found
+    except (EOFError, TimeoutError) as error:
+        return str(error) or "its process died"
 
 
 def line(search: str, found: Found | str) -> str:
@@ -170,6 +139,8 @@ def main(arguments: Sequence[str]) -> int:
     searches = given["only"].split(",") if "only" in given else known
     if strange := set(searches) - set(known):
         raise UsageError(f"only={min(strange)}: there is no such recording")
+    if not visible_gpus():
+        raise UsageError("needs a GPU")
     only = given["peers"].split(",") if "peers" in given else []
     kept: dict[str, object] = {}
     wrong = False
