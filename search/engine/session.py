@@ -85,7 +85,8 @@ class Session:
         confirm_s: Seconds to wait for the best kernel's final measurement after a stop; 0 reports the best as
             unconfirmed.
         environment: Facts about the device and its software. If they are `ASSUMED`, the evaluator is asked
-            for the device's own, which take their place.
+            for the device's own, which take their place. A run that is resumed on the same device keeps the
+            rates of its last start, so that its open questions stay as they are.
         entries: The kernels to start with; None asks the library.
         ranking: See `search.records.ranking`; a resumed run keeps its own.
         compares_each_round: Whether to compare the leaders before each round, not only at the end.
@@ -205,6 +206,8 @@ class Session:
                         f"{self.journal.path} has {what} {was}, not {now}; start a new run to change it"
                     )
             self.entries, self.ranking = started.entries, started.ranking
+            last = next(each for each in reversed(self.journal.past) if isinstance(each, RunStarted))
+            self.environment.update(last.rates_on(self.environment))
         elif self._ask_library and self.library is not None:
             self.entries = library_seeds(self.library, self.problem, self.environment, self.library_entries)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evaluators.records.diagnosis import Diagnosis
@@ -28,6 +29,11 @@ class Event:
 ASSUMED = "assumed"
 """The name of the fact which says that an environment's facts are shipped ones of the device that the run is
 pinned to, because no worker has described it yet."""
+
+RATES = ("_per_s", "_kernel_us")
+"""How the names of those facts end that are measured, and differ a little each time."""
+MODEL_AND_SOFTWARE = ("device", "architecture", "instructions", "torch", "cuda")
+"""The facts that say whether two environments are of the same kind of device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +65,14 @@ class RunStarted(Event):
     def is_described(self) -> bool:
         """Whether the device itself was asked for the facts."""
         return ASSUMED not in self.environment
+
+    def rates_on(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The device's rates as prompts stated them after this start; {} if `environment` is of another
+        device or other software."""
+        mine = self.environment
+        if not self.is_described or any(mine.get(n) != environment.get(n) for n in MODEL_AND_SOFTWARE):
+            return {}
+        return {name: value for name, value in mine.items() if name.endswith(RATES)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
-from search.records.events import IdeaProposed
+from search.records.events import IdeaProposed, RunStarted
 from search.records.journal import replay
 from tests.search.engine_fakes import cut
 from tests.search.fakes import FakeEvaluator, FakeProposer, contents, search, state_of
@@ -79,3 +79,21 @@ def test_another_search_is_not_mixed_in(tmp_path: Path, what: str, other: dict[s
     cut(path, part, proposed[-1])
     with pytest.raises(UsageError, match=what):
         search(part, **other)
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        ({"device": "a CPU", "torch": "2.13", "copy_gb_per_s": "58"}, "34"),
+        ({"device": "another CPU", "torch": "2.13", "copy_gb_per_s": "58"}, "58"),
+        ({"device": "a CPU", "torch": "2.14", "copy_gb_per_s": "58"}, "58"),
+    ],
+)
+def test_the_rates_of_a_device_stay_as_earlier_prompts_stated_them(
+    tmp_path: Path, now: dict[str, str], kept: str
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    search(path, rounds=1, environment={"device": "a CPU", "torch": "2.13", "copy_gb_per_s": "34"})
+    search(path, rounds=2, environment=now)
+    starts = [each.environment for each in replay(path) if isinstance(each, RunStarted)]
+    assert starts[-1] == {**now, "copy_gb_per_s": kept}
