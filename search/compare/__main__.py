@@ -12,8 +12,8 @@
 they apply to all searches. `landscape` is a synthetic problem that needs no device. The searches of a seed
 run concurrently and share one evaluator. A resumed comparison runs only the searches that have not ended.
 `report.html` shows the results so far; it is written at most once a minute, and when the comparison ends or
-is interrupted. `wandb=offline` or `wandb=online` logs each search, in a Weights & Biases group that has the
-comparison's name.
+is interrupted. Nothing is logged to Weights & Biases unless you set `wandb=offline` or `wandb=online`; each
+search is then logged in a group that has the comparison's name.
 
 Exit status: 0 when all searches have ended, 1 when one failed, 2 when the call was wrong, 130 when the
 comparison was interrupted.

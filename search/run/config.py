@@ -67,9 +67,8 @@ class RunConfig(RunFolderConfig):
     repairs: int = option(1, "times a failed variant is returned to the model with the evaluator's log")
     repairs_in: str = option(
         SAME_ROUND,
-        "round in which failed variants are repaired: same_round | next_round; next_round: while the next "
-        "round's variants are written, so that all kernels of a round can be sent to the device machine "
-        "together",
+        "when failed variants are repaired: same_round | next_round; next_round: together with the next "
+        "round's variants, so that all kernels of a round, repaired ones included, are judged in one batch",
     )
     comparisons: int = option(
         COMPARE_AT_MOST,

@@ -209,7 +209,10 @@ def _json_candidates(text: str) -> list[str]:
 
 def _json_items(text: str) -> list[Any]:
     """The ideas in the JSON of a text, with its small faults mended. Raises ValueError."""
-    items, text = _items(_parsed(text)), text.strip()
+    try:
+        items, text = _items(_parsed(text)), text.strip()
+    except RecursionError:
+        raise ValueError("the answer is not JSON with ideas: it is nested too deeply") from None
     if items and text.startswith(("{", "[")) and not text.endswith(("}", "]")):
         items = items[:-1]  # cut off in the middle of the last one
         if not items:

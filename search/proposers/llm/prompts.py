@@ -16,7 +16,7 @@ from evaluators.records.resources import resource_lines
 from evaluators.reference.loading import KEEPS_TYPES, assigned_names
 from search.proposers.llm.measured_history import MeasuredHistory, share_room
 from search.records.probe_request import ProbeRequest
-from search.records.tree import Category, Idea, Seed, Variant
+from search.records.tree import MOST_CHARACTERS, Category, Idea, Seed, Variant
 
 if TYPE_CHECKING:
     import jinja2
@@ -35,8 +35,9 @@ TOLERANCES = {
     "of the outputs. Lower precision inside the kernel is allowed as long as the outputs stay within that.",
     "kernelbench_v02": "Outputs must be within KernelBench v0.2's tolerance (1e-4 for float32, 1e-2 for half "
     "precision), relative to each element and to the rms of the outputs.",
-    "strict": "Outputs must be about as accurate as PyTorch's own at this dtype: another order of summation "
-    "and one more rounding are allowed, lower precision inside the kernel is not.",
+    "strict": "Outputs must be about as accurate as PyTorch's own at this dtype, measured against "
+    "float64: another order of summation and one more rounding are allowed, lower precision inside the "
+    "kernel is not.",
 }
 PRECISION = (
     "The factors of products may be rounded to {}, with sums in float32; nothing else may use lower "
@@ -148,6 +149,7 @@ class Prompts:
             other=math.ceil(self._diversity * count) if seed and tried and self._diversity else 0,
             entries=[_seed(each, evidence, sources[each.id]) for each in others],
             categories=[category.value for category in Category],
+            most_characters=MOST_CHARACTERS,
             repeated=list(repeated),
             probes=probes,
             probed=probed,
@@ -335,8 +337,9 @@ def _roofline(evaluation: Evaluation) -> str:
         return ""
     return (
         f"At least {found.bytes / 1e6:.4g} MB must be moved, and the reference performs "
-        f"{found.operations / 1e9:.4g} GFLOP. At the rates below (copying, or products of the "
-        f"allowed precision) that takes {found.floor_ms:.4g} ms, the roofline; it is {found.bound}-bound."
+        f"{found.operations / 1e9:.4g} GFLOP. At the device's rate of copying, or of arithmetic in the "
+        "allowed precision if that takes longer, this is "
+        f"{found.floor_ms:.4g} ms, the roofline: {found.bound}-bound."
     )
 
 

@@ -69,9 +69,9 @@ def test_each_wave_is_told_the_verdicts_of_all_before_it_in_order(tmp_path: Path
     assert first == second
     lines = [
         "variant 1: incorrect: it is incorrect",
-        "variant 2: 0.5 ms, 2x eager [1.98, 2.02]",
-        "variant 3: 0.5 ms, 3x eager [2.97, 3.03]",
-        "variant 4: 0.5 ms, 4x eager [3.96, 4.04]",
+        "variant 2: 0.5 ms, 2x as fast as eager [1.98, 2.02]",
+        "variant 3: 0.5 ms, 3x as fast as eager [2.97, 3.03]",
+        "variant 4: 0.5 ms, 4x as fast as eager [3.96, 4.04]",
     ]
     assert {number: told(prompt) for number, prompt in first.items()} == {
         1: [],

@@ -113,7 +113,7 @@ def test_the_question_about_a_closed_round(capsys: pytest.CaptureFixture[str]) -
     text = shown(capsys, f"run={RUN}", "reflection=1")
     assert Counter(idea.text in text for idea in TREE.ideas.values() if idea.round == 1)[False] == 0
     assert Counter(idea.text in text for idea in TREE.ideas.values() if idea.round == 2)[True] == 0
-    assert "three sentences" in text
+    assert "one sentence for each idea" in text
 
 
 @pytest.mark.slow

@@ -357,3 +357,9 @@ def test_an_unusable_ranking(answer: str, says: str) -> None:
 
 def test_the_schema_of_a_ranking_names_the_ideas() -> None:
     assert ranking_schema(3)["properties"]["ranking"]["items"]["properties"]["idea"]["enum"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("depth", range(100, 1000, 50))
+def test_deep_nesting_is_a_malformed_answer_at_any_depth(depth: int) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        read_ideas('{"ideas": ' + "[" * depth + "]" * depth + "}", [])
