@@ -12,7 +12,7 @@ repetition. Two more hang. Further keys are those of `ideatree rewards`.
    and the rewards by kind.
 2. All clients ask for new measurements and close their connections at once. It prints how long the server
    works on.
-3. One honest kernel is measured `spread` times. It prints the spread of each reward policy.
+3. The honest kernel that earned most is measured `spread` times. It prints the spread of each reward policy.
 
 The exit status is 0 if every completion has the answer to its own kernel, no cheat earns more than a kernel
 without a gain, no malformed or hanging one earns anything, and the server is idle at the end.
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str]) -> int:
         ]
         new = [
             Completion(kind=each.kind, text=f"{each.text}# new\n", fixture=each.fixture)
-            for each in completions
+            for each in sorted(completions, key=lambda each: -(each.answer.get("reward") or 0.0))
             if each.kind == "honest"
         ]
         idle_s = asyncio.run(vanish(server, new[: int(options["clients"])], device))
