@@ -57,6 +57,8 @@ class CorrectnessChecks:
     ) -> None:
         self._session, self._client, self._reference = session, client, session.reference
         self._effort = effort
+        self._brief = effort is Effort.QUICK
+        """Whether timed calls are not checked: a QUICK evaluation calls no kernel correct."""
         self._distributions: dict[str, bool] = {}
         self._comparisons: list[OutputComparison] = []
         self._benchmark_rules: dict[str, bool] = {}
@@ -74,19 +76,18 @@ class CorrectnessChecks:
     def begin(self, plan: Plan) -> float:
         """Checks the problem's own inputs and, unless the effort is QUICK, nearly equal ones and every
         distribution with other weights. Returns the shortest time of a few calls in ms."""
-        brief = self._effort is Effort.QUICK
         # For a single large call on a GPU there may be no memory for it.
         self._client.keeps = self._session.capacity > 1 or self._session.device == "cpu"
         draw, outputs, answer = self._check_block(1, "on fresh inputs")
         kept = _Kept.of(outputs)
         del outputs  # they may be large
-        if not brief:
+        if not self._brief:
             with self._session.clock.step(Stage.NEAR_REPEATS):
                 self._check_near_repeats(draw, answer)
         del answer
         if (evidence := self._new_evidence()) is not None:
             self._check_samples(evidence)
-        if not brief:
+        if not self._brief:
             with self._session.clock.step(Stage.DISTRIBUTIONS):
                 self.change_weights(self._reference.full_change(), self._try_distributions)
         calls = min(CHECKED_CALLS, self._session.capacity)
@@ -122,7 +123,7 @@ class CorrectnessChecks:
         """Checks with other values in some weights, in turn: a kernel that ignores some, or keeps something
         computed from them, is wrong. If calls are short, one more call with the original weights follows, so
         that the next check starts warm."""
-        if not self._reference.weight_forms:
+        if self._brief or not self._reference.weight_forms:
             return
         change = WeightChange(seed=secrets.randbits(62), turn=tuple(next(self._turns)), padded=self._padded)
 
@@ -189,9 +190,10 @@ class CorrectnessChecks:
             raise CandidateRefused(Status.INCORRECT, "\n".join([*wrong, *rest]))
 
     def timed_block(self, calls: int) -> Block:
-        """A block on fresh inputs, whose answers `settle` checks."""
+        """A block on fresh inputs, whose answers `settle` checks unless the effort is QUICK."""
         block, check = self.checked_block(calls)
-        self._pending.append(check)
+        if not self._brief:
+            self._pending.append(check)
         return block
 
     def settle(self) -> None:

@@ -38,6 +38,7 @@ def test_the_quick_stage_looks_at_the_problems_own_inputs_only(worker: Worker) -
     assert not found.correctness.distributions
     assert found.own_share is None
     assert found.stages_s.get(Stage.COUNTING, 0.0) < 0.05
+    assert found.correctness.checked_calls < 10  # none of the timed ones
     assert measured(worker, WRONG, Effort.QUICK).status is Status.INCORRECT
 
 
