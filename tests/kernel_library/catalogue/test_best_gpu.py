@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,59 @@ def test_grouped_queries(tmp_path: Path) -> None:
     attention = best("attention", like=q, root=tmp_path, measure=False)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(attention(q, k, k), expected)
+
+
+def drawn(each: int, seed: int = 0) -> list[tuple[str, list[tuple[int, ...]], torch.dtype]]:
+    """For each of nine families, `each` cases with sizes between those that people use, as random as the
+    seed."""
+    chance = random.Random(seed)
+
+    def size(low: int, high: int) -> int:
+        """Log-uniform; half of the sizes are multiples of 64."""
+        found = round(math.exp(chance.uniform(math.log(low), math.log(high))))
+        return max(found // 64 * 64, low) if chance.random() < 0.5 else found
+
+    def shapes(op: str) -> list[tuple[int, ...]]:
+        rows, columns = size(64, 16384), size(64, 65536)
+        width = chance.choice((32, 64, 128))
+        match op:
+            case "matmul":
+                inner = size(64, 8192)
+                return [(size(16, 8192), inner), (inner, size(16, 8192))]
+            case "rotary":
+                return [(chance.choice((1, 2, 8)), chance.choice((8, 32)), size(64, 4096), width)]
+            case "layernorm":
+                return [(chance.choice((1, 4)), rows, min(columns, 16384))]
+            case "swiglu":
+                return [(min(rows, 4096), min(columns, 8192) // 2 * 2)]
+            case "conv2d":
+                channels, side = chance.choice((3, 64, 128, 256)), size(14, 224)
+                kernel = (chance.choice((64, 128)), channels, 3, 3)
+                return [(chance.choice((1, 4, 16)), channels, side, side), kernel]
+        return [(rows, columns)]
+
+    families = (
+        "matmul",
+        "conv2d",
+        "cross_entropy",
+        "softmax",
+        "layernorm",
+        "rmsnorm",
+        "sum",
+        "rotary",
+        "swiglu",
+    )
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    return [(op, shapes(op), chance.choice(dtypes)) for op in families for _ in range(each)]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("op", "shapes", "dtype"), drawn(8))
+def test_shapes_drawn_at_random(
+    op: str,
+    shapes: list[tuple[int, ...]],
+    dtype: torch.dtype,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test_the_fastest_is_returned(op, shapes, dtype, tmp_path, monkeypatch)
