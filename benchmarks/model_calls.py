@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from omegaconf import DictConfig, OmegaConf
 
-from evaluators.suites.traced_call import Tensor, TracedCall
-from evaluators.suites.traces import read_trace
+from evaluators.suites.traced.call import Tensor, TracedCall
+from evaluators.suites.traced.files import read_trace
 from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
 

@@ -37,7 +37,7 @@ from evaluators.records.scores import Estimate, Scored, correct, fast_p, geometr
 from evaluators.scheduler.pool import Pool
 from evaluators.suites.operator_folder import ATEN, Version, versions_in
 from evaluators.suites.operators import OperatorSuite
-from evaluators.suites.traced_call import DTYPES
+from evaluators.suites.traced.call import DTYPES
 
 THRESHOLDS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """The values of p in perf@p."""

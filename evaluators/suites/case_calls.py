@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from evaluators.records.problem import DTYPES
 from evaluators.suites.random_operators import is_known, is_random, numbers_of
-from evaluators.suites.trace_inputs import arguments_by_name, operator_of
-from evaluators.suites.trace_recording import PLAIN, kind_of
-from evaluators.suites.traced_call import Tensor, TracedCall, tensors_of
+from evaluators.suites.traced.call import Tensor, TracedCall, tensors_of
+from evaluators.suites.traced.inputs import arguments_by_name, operator_of
+from evaluators.suites.traced.recording import PLAIN, kind_of
 
 MOST_CASES = 6
 """Cases per operator and type."""

@@ -23,9 +23,9 @@ from evaluators.records.problem import content_id
 from evaluators.suites.informative_calls import is_informative
 from evaluators.suites.op_samples import cached_calls
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Device, TracedCall, Value
+from evaluators.suites.traced.call import Device, TracedCall, Value
+from evaluators.suites.traced.inputs import operator_of, takes_tensors
+from evaluators.suites.traced.recording import call_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from evaluators.reference.containers import tensors_in
 from evaluators.suites.random_operators import is_random
-from evaluators.suites.trace_grammar import call_of, write_arguments
-from evaluators.suites.trace_inputs import make_arguments, operator_of
-from evaluators.suites.traced_call import TracedCall
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.grammar import call_of, write_arguments
+from evaluators.suites.traced.inputs import make_arguments, operator_of
 
 if TYPE_CHECKING:
     import torch

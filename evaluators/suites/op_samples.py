@@ -18,9 +18,9 @@ from evaluators.records.problem import content_id
 from evaluators.suites.informative_calls import accept_other_numbers
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.trace_recording import PLAIN, kind_of, recorded_calls
-from evaluators.suites.traced_call import TracedCall
-from evaluators.suites.traces import read_trace, write_trace
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.files import read_trace, write_trace
+from evaluators.suites.traced.recording import PLAIN, kind_of, recorded_calls
 from evaluators.system.user_cache import cache_folder
 
 logger = logging.getLogger(__name__)

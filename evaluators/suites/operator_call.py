@@ -11,10 +11,10 @@ from typing import Any
 
 from evaluators.records.cases import moved
 from evaluators.reference.containers import tensors_in as all_tensors
-from evaluators.suites.trace_grammar import call_of, write_arguments
-from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Device, Tensor, TracedCall, Value
-from evaluators.suites.traced_call import tensors_of as tensors_in
+from evaluators.suites.traced.call import Device, Tensor, TracedCall, Value
+from evaluators.suites.traced.call import tensors_of as tensors_in
+from evaluators.suites.traced.grammar import call_of, write_arguments
+from evaluators.suites.traced.inputs import make_arguments, operator_of, takes_tensors
 
 TRIES = 20
 """Changes of a call that are tried, because not all are valid."""

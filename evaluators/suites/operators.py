@@ -30,10 +30,10 @@ from evaluators.suites.op_samples import cached_calls, opinfo_calls
 from evaluators.suites.out_forms import is_out_form, out_forms
 from evaluators.suites.random_operators import is_random
 from evaluators.suites.suite import SuiteEntry
-from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import keeps_integers, operator_of, takes_tensors
-from evaluators.suites.traced_call import Device, TracedCall, Value
-from evaluators.suites.traces import merge_counts, traces
+from evaluators.suites.traced.call import Device, TracedCall, Value
+from evaluators.suites.traced.files import merge_counts, traces
+from evaluators.suites.traced.grammar import write_arguments
+from evaluators.suites.traced.inputs import keeps_integers, operator_of, takes_tensors
 
 TRACED = "operators/traced"
 REFERENCE = '''"""{operator}: {count} calls, in the grammar of traces (docs/guides/operators.md)."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from evaluators.reference.containers import tensors_in
 from evaluators.suites.operator_call import keeps_shapes
-from evaluators.suites.trace_inputs import make_arguments, operator_of
-from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import TracedCall
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.inputs import make_arguments, operator_of
+from evaluators.suites.traced.recording import call_of
 
 UNFIT = (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError)
 """Errors with which an operator rejects arguments."""

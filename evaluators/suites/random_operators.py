@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.random_outputs import Always, Check, Share, ValueSample
-from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import arguments_by_name, base_of, operator_of, takes_tensors
-from evaluators.suites.traced_call import TracedCall, tensors_of
+from evaluators.suites.traced.call import TracedCall, tensors_of
+from evaluators.suites.traced.grammar import call_of
+from evaluators.suites.traced.inputs import arguments_by_name, base_of, operator_of, takes_tensors
 
 if TYPE_CHECKING:
     import torch

@@ -31,9 +31,9 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Problem
 from evaluators.reference.loading import load_problem
-from evaluators.suites.trace_recording import CREATION, VIEW, Recorded, kind_of, record
-from evaluators.suites.traced_call import TracedCall, tensors_of
-from evaluators.suites.traces import CallTrace, write_trace
+from evaluators.suites.traced.call import TracedCall, tensors_of
+from evaluators.suites.traced.files import CallTrace, write_trace
+from evaluators.suites.traced.recording import CREATION, VIEW, Recorded, kind_of, record
 
 
 @dataclass

@@ -53,7 +53,7 @@ from evaluators.app.device_config import settle_device
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
-from evaluators.suites.traces import write_trace
+from evaluators.suites.traced.files import write_trace
 from search.app.overrides import without
 from search.app.resuming import restore_overrides
 from search.app.run_folders import NEW_FOLDER, page_at_the_end

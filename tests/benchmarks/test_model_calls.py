@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.model_calls import counted
-from evaluators.suites.traced_call import Tensor, TracedCall
+from evaluators.suites.traced.call import Tensor, TracedCall
 
 
 def test_calls_with_the_same_tensors_are_one() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluators.reference.cost.machine_peaks import device_name, peaks_of
-from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.traced_call import TracedCall
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.grammar import call_of
 from evaluators.system.user_cache import cache_folder
 from kernel_library.catalogue.entry import Entry, architecture_of
 from search.optimize.models.source import LoadedModel, model_errors

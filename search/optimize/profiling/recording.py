@@ -16,9 +16,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.containers import tensors_in
-from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_recording import CREATION, call_of, kind_of
-from evaluators.suites.traced_call import TracedCall
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.grammar import write_arguments
+from evaluators.suites.traced.recording import CREATION, call_of, kind_of
 from search.optimize.models.source import LoadedModel, without_fastpath
 from search.optimize.profiling.values import Values, place_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from evaluators.reference.cost.machine_peaks import MachinePeaks
 from evaluators.reference.cost.operation_count import Work
 from evaluators.reference.cost.roofline import roofline
-from evaluators.suites.traced_call import tensors_of
+from evaluators.suites.traced.call import tensors_of
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.traits import family
 from search.optimize.profiling.chains import find_chains

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evaluators.records.problem import Problem
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.trace_recording import call_of
+from evaluators.suites.traced.inputs import operator_of, takes_tensors
+from evaluators.suites.traced.recording import call_of
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula
 from search.proposers.playbook.meta_calls import Forward, forwards_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.problem import Problem
 from evaluators.reference.dispatch_mode import dispatch_mode
 from evaluators.reference.loading import constructor_arguments, load_module, make_inputs
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.traced.inputs import operator_of
 
 if TYPE_CHECKING:
     import torch

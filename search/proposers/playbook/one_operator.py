@@ -7,9 +7,9 @@ import ast
 from operator import is_
 
 from evaluators.records.problem import Problem
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.trace_recording import call_of
-from evaluators.suites.traced_call import Constant, TracedCall, Value
+from evaluators.suites.traced.call import Constant, TracedCall, Value
+from evaluators.suites.traced.inputs import operator_of, takes_tensors
+from evaluators.suites.traced.recording import call_of
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.meta_calls import Forward, forwards_of
 from search.proposers.playbook.operator_problem import (

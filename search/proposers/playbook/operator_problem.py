@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Problem
 from evaluators.reference.containers import map_tensors
-from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
-from evaluators.suites.traced_call import Tensor, TracedCall, Value
+from evaluators.suites.traced.call import Tensor, TracedCall, Value
+from evaluators.suites.traced.grammar import call_of
+from evaluators.suites.traced.inputs import make_arguments, operator_of, takes_tensors
 from search.proposers.playbook.constructor import constructor_of
 from search.proposers.playbook.formulas import Formula, formula_of
 from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS, Rows, operator_rows

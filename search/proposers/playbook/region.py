@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
+from evaluators.suites.traced.inputs import operator_of, takes_tensors
 from search.proposers.playbook.formulas import GELUS, OPERANDS, formula_of
 from search.proposers.playbook.passes import (
     NORMALISATIONS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.traced.inputs import operator_of
 from search.proposers.playbook.meta_calls import Forward, MetaCall
 from search.proposers.playbook.operator_problem import in_place
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from evaluators.app.suite_config import SuiteProblems, all_of, chosen, open_problem
 from evaluators.base.usage_error import UsageError
 from evaluators.suites import operators
-from evaluators.suites.traces import TRACES
+from evaluators.suites.traced.files import TRACES
 
 TRACE = """
 Operator: aten.relu.default

@@ -14,7 +14,7 @@ from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.reference_model import ReferenceModel
 from evaluators.suites.operators import reference_of
-from evaluators.suites.trace_grammar import call_of
+from evaluators.suites.traced.grammar import call_of
 
 REFERENCE = """
 import random

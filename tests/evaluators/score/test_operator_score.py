@@ -27,7 +27,7 @@ from evaluators.suites import operators
 from evaluators.suites.operator_call import as_aten
 from evaluators.suites.operator_folder import Version, versions_in
 from evaluators.suites.operators import kernel_source
-from evaluators.suites.traces import TRACES
+from evaluators.suites.traced.files import TRACES
 from tests.evaluators.records.test_cases import correct
 
 TRACE = """

@@ -14,7 +14,7 @@ from evaluators.suites import facto, operators
 from evaluators.suites.facto import ROOT, calls_of, facto_calls
 from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.traced_call import Device, Tensor
+from evaluators.suites.traced.call import Device, Tensor
 
 FILES = {
     "inputgen/argtuple/gen.py": """

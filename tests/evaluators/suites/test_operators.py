@@ -33,9 +33,9 @@ from evaluators.suites.op_samples import sampled_calls
 from evaluators.suites.operator_call import call_like
 from evaluators.suites.operators import OperatorSuite, load_operator
 from evaluators.suites.out_forms import out_forms
-from evaluators.suites.trace_grammar import parse_arguments
-from evaluators.suites.traced_call import Device, Tensor, TracedCall, tensors_of
-from evaluators.suites.traces import TRACES
+from evaluators.suites.traced.call import Device, Tensor, TracedCall, tensors_of
+from evaluators.suites.traced.files import TRACES
+from evaluators.suites.traced.grammar import parse_arguments
 from tests.evaluators.device.kernels import SETTINGS
 
 TRACE = """

@@ -22,7 +22,7 @@ from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from evaluators.suites import operators
 from evaluators.suites.operators import load_operator
-from evaluators.suites.traces import TRACES
+from evaluators.suites.traced.files import TRACES
 from tests.evaluators.device.kernels import SETTINGS
 
 DROPOUT = "aten.native_dropout.default"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.suites.trace_inputs import make_arguments, operator_of
-from evaluators.suites.traced_call import Tensor
-from evaluators.suites.traces import read_trace
+from evaluators.suites.traced.call import Tensor
+from evaluators.suites.traced.files import read_trace
+from evaluators.suites.traced.inputs import make_arguments, operator_of
 from evaluators.trace.__main__ import main, table
 
 SOURCE = """

@@ -12,7 +12,7 @@ from torch import nn
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.evaluation import Timing as EvaluationTiming
 from evaluators.records.problem import Kernel, Problem
-from evaluators.suites.trace_grammar import write_arguments
+from evaluators.suites.traced.grammar import write_arguments
 from kernel_library.catalogue.entry import Entry, Measurement
 from search.optimize.profiling.profile import calls_of
 from search.optimize.profiling.record import Bound, Profile

@@ -10,8 +10,8 @@ import torch
 
 from evaluators.records.problem import Case, Problem
 from evaluators.suites.operators import reference_of
-from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import make_arguments, operator_of, takes_tensors
+from evaluators.suites.traced.grammar import call_of
+from evaluators.suites.traced.inputs import make_arguments, operator_of, takes_tensors
 from search.proposers.playbook.move import Knob, Template
 from search.proposers.playbook.operator_problem import operator_workload
 from search.proposers.playbook.workload import Workload

@@ -3,7 +3,7 @@
 import pytest
 
 from evaluators.records.problem import Problem
-from evaluators.suites.trace_inputs import operator_of
+from evaluators.suites.traced.inputs import operator_of
 from search.proposers.playbook.formulas import BINARY, OTHERS, UNARY, called_in, formula_of, in_language
 from search.proposers.playbook.operator_problem import family_of, operator_workload
 from search.proposers.playbook.passes import NORMALISATIONS, REDUCTIONS

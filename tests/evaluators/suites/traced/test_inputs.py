@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from evaluators.reference.containers import tensors_in
-from evaluators.suites.trace_grammar import call_of
-from evaluators.suites.trace_inputs import base_of, make_arguments, operator_of
-from evaluators.suites.traced_call import DTYPES
+from evaluators.suites.traced.call import DTYPES
+from evaluators.suites.traced.grammar import call_of
+from evaluators.suites.traced.inputs import base_of, make_arguments, operator_of
 
 
 def made(operator: str, text: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:

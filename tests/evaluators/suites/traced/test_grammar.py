@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
-from evaluators.suites.traced_call import (
+from evaluators.suites.traced.call import (
     CONSTANTS,
     DTYPES,
     SHORT,
@@ -19,6 +18,7 @@ from evaluators.suites.traced_call import (
     TracedCall,
     Value,
 )
+from evaluators.suites.traced.grammar import BadTrace, parse_arguments, write_arguments
 
 SIZES = st.integers(0, 2**40)
 DEVICE_NAMES = st.sampled_from(["cpu", "cuda", "cuda:1", "meta"])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.traced_call import Tensor, TracedCall
-from evaluators.suites.traces import TRACES, read_trace, trace_text, traces, write_trace
+from evaluators.suites.traced.call import Tensor, TracedCall
+from evaluators.suites.traced.files import TRACES, read_trace, trace_text, traces, write_trace
 
 X = Tensor(shape=(2, 3), dtype="float16")
 TEXT = """Operator: aten.add.Tensor

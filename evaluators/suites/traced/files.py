@@ -3,7 +3,7 @@
     Operator: aten.add.Tensor
     cnt: 12, ((T([8, 16], f16), T([8, 16], f16)), {})
 
-The environment variable TRACES names a file or a folder of files. `trace_grammar` parses the arguments.
+The environment variable TRACES names a file or a folder of files. `grammar` parses the arguments.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from evaluators.base.atomic_write import write_atomically
 from evaluators.suites.suite import SuiteMissing
-from evaluators.suites.trace_grammar import BadTrace, parse_arguments, write_arguments
-from evaluators.suites.traced_call import TracedCall
+from evaluators.suites.traced.call import TracedCall
+from evaluators.suites.traced.grammar import BadTrace, parse_arguments, write_arguments
 
 TRACES = "TRACES"
 SUFFIXES = (".txt", ".jsonl", ".parquet")

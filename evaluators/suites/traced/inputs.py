@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluators.reference.inputs.strided_layouts import extent, rewritten
-from evaluators.suites.traced_call import Constant, Device, Tensor, TracedCall, Value, tensors_of
+from evaluators.suites.traced.call import Constant, Device, Tensor, TracedCall, Value, tensors_of
 
 if TYPE_CHECKING:
     import torch

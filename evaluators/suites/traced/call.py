@@ -1,6 +1,6 @@
 """Records of one traced call of an operator: its arguments, without the numbers in the tensors.
 
-`trace_grammar` converts them to and from text, and `trace_inputs` draws arguments for them.
+`grammar` converts them to and from text, and `inputs` draws arguments for them.
 """
 
 from __future__ import annotations

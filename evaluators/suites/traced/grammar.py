@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from evaluators.base.nearest import nearest
-from evaluators.suites.traced_call import (
+from evaluators.suites.traced.call import (
     CONSTANTS,
     DTYPES,
     SHORT,

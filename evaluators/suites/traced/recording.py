@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from evaluators.records.problem import Problem
 from evaluators.reference.containers import map_tensors, tensors_in
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
-from evaluators.suites.trace_grammar import write_arguments
-from evaluators.suites.trace_inputs import operator_of, takes_tensors
-from evaluators.suites.traced_call import Constant, Device, Tensor, TracedCall, Value
+from evaluators.suites.traced.call import Constant, Device, Tensor, TracedCall, Value
+from evaluators.suites.traced.grammar import write_arguments
+from evaluators.suites.traced.inputs import operator_of, takes_tensors
 
 if TYPE_CHECKING:
     import torch
