@@ -31,7 +31,8 @@ Where to look, from the commands down to the machine; each file says more at its
                   work_share, stack_samples, vendor_kernels
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
                   facto, informative_calls, out_forms and random_operators; operator_folder; definitions
-                  and solutions (FlashInfer Trace, SOL-ExecBench); traced/: call, grammar, inputs, recording, files
+                  and solutions (FlashInfer Trace, SOL-ExecBench); traced/: call, grammar, inputs, recording,
+                  files
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,
