@@ -335,11 +335,12 @@ def _roofline(evaluation: Evaluation) -> str:
     found = evaluation.roofline
     if found is None:
         return ""
+    needed = f"At least {found.bytes / 1e6:.4g} MB must be moved"
+    if found.operations:
+        needed += f", and the reference performs {found.operations / 1e9:.4g} GFLOP"
     return (
-        f"At least {found.bytes / 1e6:.4g} MB must be moved, and the reference performs "
-        f"{found.operations / 1e9:.4g} GFLOP. At the device's rate of copying, or of arithmetic in the "
-        "allowed precision if that takes longer, this is "
-        f"{found.floor_ms:.4g} ms, the roofline: {found.bound}-bound."
+        f"{needed}. At the device's rate of copying, or of arithmetic in the allowed precision if that takes "
+        f"longer, this is {found.floor_ms:.4g} ms, the roofline: {found.bound}-bound."
     )
 
 
