@@ -3,8 +3,8 @@
     python docs/pictures/comparing.py
     python docs/pictures/comparing.py outputs/compare/<date_time>
 
-The first draws all, of `landscape/`, `softmax_h200/`, `matmul_h100/` and `sensitivity.json` beside this file;
-the second that of another comparison, as `curves.svg` in its folder.
+The first draws all, of `landscape/`, `softmax_h200/`, `matmul_h100/`, `method_cpu/` and `sensitivity.json` beside
+this file; the second that of another comparison, as `curves.svg` in its folder.
 
 The folders have the `comparison.json` and `curves.csv` that `search.compare` wrote into its own;
 `sensitivity.json` is written by `python benchmarks/landscape.py sensitivity=true out=…`.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ON_KERNELS = ("softmax_h200", "matmul_h100")
+ON_KERNELS = ("softmax_h200", "matmul_h100", "method_cpu")
 WIDTH, LEFT, TOP, BOTTOM, LABELS = 760, 52, 64, 52, 215
 """Of a picture; `LABELS` is the room at the right for the names."""
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
@@ -133,28 +134,48 @@ def ranked(folder: Path) -> list[str]:
 
 
 def curves(folder: Path) -> str:
-    """The best so far of each arm on the first problem of a comparison: medians over its searches."""
+    """The best so far of each arm, a panel for each problem of a comparison: medians over its searches."""
     said = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     with (folder / "curves.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["problem"] == said["problems"][0]]
+        rows = list(csv.DictReader(file))
     names, means = ranked(folder), {name: found["value"] for name, found in said["arms"].items()}
-    unit = said["unit"]
+    unit, problems = said["unit"], said["problems"]
     lines = {
-        name: [(float(row[unit]), float(row["median"])) for row in rows if row["arm"] == name]
-        for name in names
+        problem: {
+            name: [
+                (float(row[unit]), float(row["median"]))
+                for row in rows
+                if (row["arm"], row["problem"]) == (name, problem)
+            ]
+            for name in names
+        }
+        for problem in problems
     }
-    last = max(at for line in lines.values() for at, _ in line)
+    points = [point for of_problem in lines.values() for line in of_problem.values() for point in line]
+    last, lowest = max(at for at, _ in points), min(value for _, value in points)
+    several = len(problems) > 1
     picture = Picture(
-        f"{said['problems'][0]}: the best so far, over eager",
+        f"{'Four problems' if several else problems[0]}: the best so far, over eager",
         f"median of {len(said['seeds'])} searches; at the right the geometric mean of the winners",
-        panels=1,
-        most=1.1 * max(value for line in lines.values() for _, value in line),
+        panels=len(problems),
+        least=1 if lowest >= 1 else 0.9 * lowest,
+        most=1.1 * max(value for _, value in points),
         names=names,
     )
-    ticks = {last * place / 5: f"{last * place / 5:g}" for place in range(6)}
-    picture.panel(0, lines, ticks, "", unit.replace("device_s", "device seconds"))
+    for number, problem in enumerate(problems):
+        steps = 2 if several else 5
+        ticks = {last * place / steps: f"{last * place / steps:g}" for place in range(steps + 1)}
+        title = problem_name(said["command"], problem) if several else ""
+        picture.panel(number, lines[problem], ticks, title, unit.replace("device_s", "device seconds"))
     texts = {name: f"{name} {means[name]:.2f}×" for name in names}
-    return picture.labelled({name: line[-1][1] for name, line in lines.items()}, texts)
+    return picture.labelled({name: lines[problems[-1]][name][-1][1] for name in names}, texts)
+
+
+def problem_name(command: str, problem: str) -> str:
+    """A problem's name; that of a file is in the command."""
+    if problem == "file":
+        problem = re.search(r"problem\.path=(\S+)", command)[1]
+    return Path(problem).stem.replace("_", " ").replace("conv2d relu maxpool", "conv2d block")
 
 
 def sensitivity(found: Mapping[str, Any], names: Sequence[str]) -> str:
