@@ -233,7 +233,7 @@ def _parsed(text: str) -> Any:
         raise reason
     try:
         return json_repair.loads(text, skip_json_loads=True)
-    except RecursionError:
+    except (ValueError, RecursionError):
         raise reason from None
 
 
