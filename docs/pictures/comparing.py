@@ -3,8 +3,8 @@
     python docs/pictures/comparing.py
     python docs/pictures/comparing.py outputs/compare/<date_time>
 
-The first draws all, of `landscape/`, `softmax_h200/`, `matmul_h100/`, `method_cpu/` and `sensitivity.json` beside
-this file; the second that of another comparison, as `curves.svg` in its folder.
+The first draws all, of `landscape/`, `softmax_h200/`, `matmul_h100/`, `method_cpu/` and `sensitivity.json`
+beside this file; the second that of another comparison, as `curves.svg` in its folder.
 
 The folders have the `comparison.json` and `curves.csv` that `search.compare` wrote into its own;
 `sensitivity.json` is written by `python benchmarks/landscape.py sensitivity=true out=…`.
