@@ -155,7 +155,7 @@ def curves(folder: Path) -> str:
     last, lowest = max(at for at, _ in points), min(value for _, value in points)
     several = len(problems) > 1
     picture = Picture(
-        f"{'Four problems' if several else problems[0]}: the best so far, over eager",
+        f"{f'{len(problems)} problems' if several else problems[0]}: the best so far, over eager",
         f"median of {len(said['seeds'])} searches; at the right the geometric mean of the winners",
         panels=len(problems),
         least=1 if lowest >= 1 else 0.9 * lowest,

@@ -53,15 +53,27 @@ class Definition:
         """The value of `problem=…` that selects it."""
         return f"{self.suite}/{self.name}"
 
-    def read(self) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-        """The definition and its workloads. Raises BadReference."""
+    def read(self) -> Mapping[str, Any]:
+        """The definition. Raises BadReference."""
+        (definition,) = self._values([self._text(self.file)])
+        return definition
+
+    def read_workloads(self) -> list[Mapping[str, Any]]:
+        """Its workloads. Raises BadReference."""
+        rows = self._values(line for line in self._text(self.workloads).splitlines() if line.strip())
+        return [row.get("workload") or row for row in rows]
+
+    def _text(self, file: Path) -> str:
         try:
-            definition = json.loads(self.file.read_text(encoding="utf-8"))
-            lines = self.workloads.read_text(encoding="utf-8").splitlines()
-            rows = [json.loads(line) for line in lines if line.strip()]
+            return file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise BadReference(f"{self.problem} cannot be read: {first_line(error)}") from error
-        return definition, [row.get("workload") or row for row in rows]
+
+    def _values(self, texts: Iterable[str]) -> list[Mapping[str, Any]]:
+        try:
+            return [json.loads(text) for text in texts]
+        except ValueError as error:
+            raise BadReference(f"{self.problem} cannot be read: {first_line(error)}") from error
 
 
 class Definitions:
@@ -96,9 +108,12 @@ def load_definition_problem(
     known = {each.name: each for each in definitions(suite)}
     if wanted not in known:
         raise BadReference(f"{suite} has no definition {wanted}{near(wanted, list(known))}")
-    definition, workloads = known[wanted].read()
+    found = known[wanted]
     source = source_of(
-        definition, workloads, timed_workloads=timed_workloads, checked_workloads=checked_workloads
+        found.read(),
+        found.read_workloads(),
+        timed_workloads=timed_workloads,
+        checked_workloads=checked_workloads,
     )
     return make_problem(source, where=name, name=name, **rules)
 
@@ -151,8 +166,8 @@ def source_of(
         values = values_of_axes(definition)
         sizes, custom = _sizes(name, inputs, workloads)
         _require_names([*values, *inputs])
-        chosen = _chosen(sizes, timed_workloads=timed_workloads, checked_workloads=checked_workloads)
-        first = chosen[0][0]
+        timed, checked, reserved = _chosen(sizes, timed_workloads, checked_workloads)
+        first = next(iter([*timed, *checked, *reserved]))
         fixed = {axis: int(spec["value"]) for axis, spec in axes.items() if spec["type"] == "const"}
         lines = [f"{each} = {value}" for each, value in {**fixed, **first}.items()]
         arguments = ", ".join(inputs)
@@ -163,8 +178,10 @@ def source_of(
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise BadReference(f"the definition {name} is incomplete: {type(error).__name__}: {error}") from error
-    entries = [f"        {_case(each, weight)}," for each, weight in chosen if weight is not None]
-    reserved = [each for each, weight in chosen if weight is None]
+    cases: list[dict[str, Any]] = [
+        *({"sizes": each} for each in timed),
+        *({"sizes": each, "weight": 0} for each in checked),
+    ]
     parts = [
         reference,
         f"# Made from the definition {name} and its workloads.\nimport torch\nfrom torch import nn",
@@ -177,10 +194,10 @@ def source_of(
         + "\n    ]",
         "def get_init_inputs():\n    return []",
     ]
-    if len(entries) > 1:
-        parts.append("def get_cases():\n    return [\n" + "\n".join(entries) + "\n    ]")
+    if len(cases) > 1:
+        parts.append(f"def get_cases():\n    return [\n{_lines(cases)}\n    ]")
         if reserved:
-            choices = "\n".join(f"        {each!r}," for each in reserved)
+            choices = _lines(reserved)
             parts.append(f"def get_held_out(generator):\n    return generator.choice([\n{choices}\n    ])")
     return "\n\n\n".join(parts) + "\n"
 
@@ -246,22 +263,17 @@ def _require_names(names: Iterable[str]) -> None:
 
 
 def _chosen(
-    sizes: Sequence[dict[str, Any]], *, timed_workloads: int, checked_workloads: int
-) -> list[tuple[dict[str, Any], float | None]]:
-    """The workloads to use: timed ones with weight 1, spread over the sizes, the smallest and the largest
-    among them; checked ones with weight 0; and those that are kept for held-out cases, with None."""
+    sizes: Sequence[dict[str, Any]], timed_workloads: int, checked_workloads: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The workloads that are timed, spread from the largest, whose sizes are those of the file itself, to the
+    smallest; those that are only checked; and those that are kept for held-out cases."""
     different = list({json.dumps(each, sort_keys=True): each for each in sizes}.values())
     ordered = sorted(different, key=lambda each: math.prod(v for v in each.values() if v and v is not True))
-    spread = _spread(ordered, timed_workloads)
-    rest = [each for each in ordered if each not in spread]
-    others = _spread(rest, checked_workloads)
-    kept = _spread([each for each in rest if each not in others], RESERVED)
-    # The largest comes first: its sizes are those of the file itself.
-    return [
-        *((each, 1.0) for each in reversed(spread)),
-        *((e, 0.0) for e in others),
-        *((e, None) for e in kept),
-    ]
+    timed = _spread(ordered, timed_workloads)
+    rest = [each for each in ordered if each not in timed]
+    checked = _spread(rest, checked_workloads)
+    reserved = _spread([each for each in rest if each not in checked], RESERVED)
+    return timed[::-1], checked, reserved
 
 
 def _spread(values: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -295,6 +307,6 @@ def _made(function: str, values: Mapping[str, str]) -> str:
     return f"    made = {function}({{{named}}}, torch.empty(0).device)\n"
 
 
-def _case(sizes: Mapping[str, Any], weight: float) -> str:
-    case: dict[str, Any] = {"sizes": dict(sizes)}
-    return repr(case if weight else {**case, "weight": 0})
+def _lines(values: Iterable[Mapping[str, Any]]) -> str:
+    """A line of a list for each value."""
+    return "\n".join(f"        {each!r}," for each in values)

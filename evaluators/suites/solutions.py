@@ -52,7 +52,7 @@ def _definition(name: str) -> Mapping[str, Any]:
             continue
         # A definition's own name may differ from that of its file.
         for each in sorted(known, key=lambda one: one.name != name):
-            definition, _ = each.read()
+            definition = each.read()
             if name in (each.name, definition.get("name")):
                 return definition
     raise BadSolution(f"its definition {name} was not found; set {' or '.join(ROOTS.values())}")
