@@ -168,7 +168,7 @@ class StyledModel:
             usage = Usage(input_tokens=len(question) // 4, output_tokens=100)
             if wanted := re.search(r"Propose (\d+) ", question):
                 return Reply(text=self._new_ideas(int(wanted[1])), usage=usage)
-            if "Plain text of at most three sentences." in question:
+            if "begins with ```python" not in question:
                 return Reply(text="The noise is larger than every gain.", usage=usage)
             start = re.search(r"# The kernel to start from\n\n.*?```python\n(.*?)\n```", question, re.DOTALL)
             text, finish = self._new_kernel(question, f"{start[1]}\n" if start else "")
