@@ -10,14 +10,14 @@ from evaluators.base.nearest import nearest
 from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel, language_of
-from evaluators.suites.solutions import solution_source
+from evaluators.suites.definitions.solutions import read_solution
 
 
 def read_kernel(path: Path, language: str) -> Kernel:
-    """The kernel in a file, or the solution in a JSON file (see `evaluators.suites.solutions`); `auto`
-    guesses its language from its imports. Raises UsageError."""
+    """The kernel in a file, or the solution in a JSON file (see `evaluators.suites.definitions.solutions`);
+    `auto` guesses its language from its imports. Raises UsageError."""
     try:
-        source = solution_source(path) if path.suffix == ".json" else read_source(path)
+        source = read_solution(path).source if path.suffix == ".json" else read_source(path)
         return Kernel(source=source, language=language_of(source) if language == "auto" else language)
     except OSError as error:
         raise UsageError(f"kernel={path} cannot be read: {error.strerror}{_nearest_file(path)}") from error

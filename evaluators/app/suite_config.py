@@ -54,6 +54,8 @@ class RulesConfig:
     most_cases: int | None = option(
         None, "for operators: use only this number of calls per dtype, the largest; null: all"
     )
+    timed_workloads: int | None = option(None, "for definitions: workloads to time")
+    checked_workloads: int | None = option(None, "for definitions: other workloads to check without timing")
     timed: bool | None = option(None, "time the kernels; false: they only have to be right")
     sizes: dict[str, Any] = option({}, "module globals to replace, in each reference that has them")
 

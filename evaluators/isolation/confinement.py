@@ -38,6 +38,7 @@ SAFE_VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES", "CC", "CXX", "CUDAHOSTCXX", "PYTHONPATH",
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
+    "FIB_DATASET_PATH", "FLASHINFER_TRACE_DIR", "SOL_EXECBENCH_ROOT",  # folders of stored inputs
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes. A list of what is allowed keeps out new
 kinds of secrets too."""

@@ -260,6 +260,7 @@ class CorrectnessChecks:
             checked_calls=len(self._comparisons),
             normwise_error=0.0 if self._evidence else max(c.error for c in finite),
             eager_error=max(c.eager_error for c in finite),
+            largest_error=None if self._evidence else max(c.largest for c in finite),
             distributions=self._distributions,
             untried=self._reference.untried,
             benchmark_rules=self._benchmark_rules,

@@ -161,6 +161,7 @@ def _correctness(found: Sequence[Correctness]) -> Correctness | None:
         checked_calls=sum(each.checked_calls for each in found),
         normwise_error=max(each.normwise_error for each in found),
         eager_error=max(each.eager_error for each in found),
+        largest_error=_largest(each.largest_error for each in found),
         distributions={name: all(each.distributions.get(name, True) for each in found) for name in names},
         untried={name: why for each in found for name, why in each.untried.items() if name not in names},
         benchmark_rules={name: all(each.benchmark_rules.get(name, True) for each in found) for name in rules},

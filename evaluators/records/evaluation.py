@@ -153,6 +153,8 @@ class Correctness(JsonRecord):
         normwise_error: The worst ‖out − ref‖ / ‖ref‖ on the problem's own inputs, against the reference in
             float64.
         eager_error: The same for eager PyTorch in the problem's own dtype.
+        largest_error: The largest absolute error of an element on these inputs; None for random outputs, and
+            in older records.
         distributions: Whether the kernel was right on each further input distribution that was tried.
         untried: Why each other distribution was not tried.
         benchmark_rules: Whether the kernel would pass KernelBench's own rules, which compare it with eager
@@ -167,6 +169,7 @@ class Correctness(JsonRecord):
     checked_calls: int
     normwise_error: float
     eager_error: float
+    largest_error: float | None = None
     distributions: Mapping[str, bool] = field(default_factory=dict)
     untried: Mapping[str, str] = field(default_factory=dict)
     benchmark_rules: Mapping[str, bool] = field(default_factory=dict)
@@ -371,6 +374,23 @@ class Evaluation(JsonRecord):
     def roofline_share(self) -> float | None:
         """`roofline.floor_ms` divided by the kernel's time; None if either is unknown."""
         return self.roofline.share(self.timing.kernel_ms) if self.roofline and self.timing else None
+
+    @property
+    def sol_score(self) -> float | None:
+        """SOL-ExecBench's score, between eager PyTorch (0.5) and the roofline (1):
+        1 / (1 + (kernel − floor) / (eager − floor)). With several cases, their mean by weight. None if a time
+        or the roofline is unknown, and if eager is at the roofline itself."""
+        if self.cases:
+            timed = [each for each in self.cases if each.weight and each.evaluation.timing is not None]
+            found = [(each.weight, each.evaluation.sol_score) for each in timed]
+            known = [(weight, score) for weight, score in found if score is not None]
+            if self.timing is None or not known or len(known) < len(found):
+                return None
+            return sum(weight * score for weight, score in known) / sum(weight for weight, _ in known)
+        if self.timing is None or self.roofline is None:
+            return None
+        kernel, eager = (ms - self.roofline.floor_ms for ms in (self.timing.kernel_ms, self.timing.eager_ms))
+        return 1 / (1 + max(kernel, 0.0) / eager) if eager > 0 else None
 
     @property
     def cause(self) -> str:

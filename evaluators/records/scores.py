@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
+
+from evaluators.records.evaluation import Evaluation, Status
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
 """The values of p in fast_p."""
@@ -23,19 +26,36 @@ NORMAL_QUANTILE = 1.959964
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The samples of one problem: each sample's speedup, 0 if incorrect, and whether it compiled. Raises
-    ValueError for no samples and for lists of different lengths."""
+    """The samples of one problem: each sample's speedup, 0 if incorrect, and whether it compiled; the share
+    of the roofline and the SOL score of the fastest, None if unknown. Raises ValueError for no samples and
+    for lists of different lengths."""
 
     problem: str
     speedups: Sequence[float]
     compiled: Sequence[bool]
     weight: float = 1.0
+    share: float | None = None
+    sol_score: float | None = None
 
     def __post_init__(self) -> None:
         if not self.speedups or len(self.speedups) != len(self.compiled):
             raise ValueError(
                 f"{self.problem} has {len(self.speedups)} speedups for {len(self.compiled)} samples"
             )
+
+    @classmethod
+    def of(cls, problem: str, found: Sequence[Evaluation], weight: float = 1.0) -> Self:
+        """From the samples' evaluations."""
+        fastest = max(found, key=lambda each: each.speedup)
+        wrong = fastest.status.is_of_the_kernel and fastest.timing is None
+        return cls(
+            problem=problem,
+            speedups=[each.speedup for each in found],
+            compiled=[each.status is not Status.COMPILE_ERROR for each in found],
+            weight=weight,
+            share=0.0 if wrong else fastest.roofline_share,
+            sol_score=0.0 if wrong else fastest.sol_score,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +116,20 @@ def pass_at_k(problems: Sequence[Scored], k: int) -> Estimate:
 def geometric_mean(problems: Sequence[Scored]) -> Estimate:
     """The geometric mean of the best sample's speedup, over the problems with a correct sample."""
     return _mean(_solved(problems), lambda each: math.log(max(each.speedups))).exp()
+
+
+def roofline(problems: Sequence[Scored]) -> Estimate:
+    """The mean share of the roofline, 0 for an incorrect kernel: the least time that the machine allows,
+    divided by the kernel's (Atrex-Bench's score). Over the problems whose roofline is known."""
+    known = [each for each in problems if each.share is not None]
+    return _mean(known, lambda each: each.share or 0.0)
+
+
+def sol_score(problems: Sequence[Scored]) -> Estimate:
+    """The mean of SOL-ExecBench's score, 0 for an incorrect kernel (see `Evaluation.sol_score`). Over the
+    problems whose roofline is known."""
+    known = [each for each in problems if each.sol_score is not None]
+    return _mean(known, lambda each: each.sol_score or 0.0)
 
 
 def median(problems: Sequence[Scored]) -> Estimate:

@@ -6,7 +6,7 @@ import enum
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.records.problem import Problem
@@ -127,7 +127,8 @@ def judge(
             overflows=products and free is None,
         )
         found.append(comparison)
-    return max(found, key=lambda c: (bool(c.problem), c.error))
+    worst = max(found, key=lambda c: (bool(c.problem), c.error))
+    return replace(worst, largest=max(each.largest for each in found))
 
 
 def benchmark_rules(outputs: list[torch.Tensor], answer: ReferenceAnswer) -> dict[str, bool]:

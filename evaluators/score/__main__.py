@@ -4,6 +4,7 @@
     ideatree score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
     ideatree score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
     ideatree score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
+    ideatree score solutions=~/flashinfer-trace/solutions
 
 `run`, or an argument without a key: a folder of files `level_<l>_problem_<n>_sample_<s>_kernel.py`. Each
 evaluation is saved at once as a line of the folder's `evaluations.jsonl`, and a repeated call skips saved
@@ -12,6 +13,9 @@ eager PyTorch in the same session, or over the times in the file `baseline`.
 
 `operators`: a folder of operators' kernels, or `aten` for PyTorch's own. Every version is evaluated on all
 cases of its operator (see `operator_score`).
+
+`solutions`: a folder with solutions of FlashInfer Trace or SOL-ExecBench, each of which is evaluated on its
+definition; the verdicts are written as traces, too (see `solution_score`).
 
 Exit status 0: all were evaluated; 1: one could not be; 2: the call was wrong; 130: interrupted, and the files
 have the evaluations so far.
@@ -56,6 +60,7 @@ from evaluators.records.problem import Kernel, Problem, language_of
 from evaluators.records.scores import Scored, measures
 from evaluators.scheduler.pool import Pool
 from evaluators.score.operator_score import score_operators
+from evaluators.score.solution_score import score_solutions
 
 NAME = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 LIKE = "level_1_problem_23_sample_0_kernel.py"
@@ -70,6 +75,7 @@ class ScoreConfig:
 
     run: str | None = option(None, "folder of generated kernels in KernelBench's layout")
     operators: str | None = option(None, "folder of operators' kernels; aten: PyTorch's own")
+    solutions: str | None = option(None, "folder of solutions of FlashInfer Trace or SOL-ExecBench")
     suite: Any = group("operators/opinfo")
     only: list[str] = option([], "operators to score, e.g. [aten.relu.default]; []: all")
     problem: RulesConfig = section(RulesConfig)
@@ -124,12 +130,13 @@ def expand(overrides: Sequence[str]) -> CommandCall:
 def main(config: DictConfig) -> int:
     """The command; returns its exit status."""
     log_to(Console(stderr=True))
-    if (config.run is None) == (config.operators is None):
-        raise UsageError("exactly one folder is needed: run=… or operators=…")
+    if sum(config[name] is not None for name in ("run", "operators", "solutions")) != 1:
+        raise UsageError("exactly one folder is needed: run=…, operators=… or solutions=…")
     output = Console()
-    if config.operators is not None:
+    if config.run is None:
         settle_device(config)
-        return asyncio.run(score_operators(config, output))
+        score_folder = score_operators if config.operators is not None else score_solutions
+        return asyncio.run(score_folder(config, output))
     samples, strangers = samples_of(Path(config.run))
     if strangers:
         say(output, *(f"skipped: {name} is not named like {LIKE}" for name in strangers))

@@ -12,6 +12,7 @@ from typing import Any
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.source_comment import source_comment
 from evaluators.records.evaluation import Evaluation, Timing
+from evaluators.suites.definitions.solutions import SOLUTION_FILE, solution_of
 from search.records.events import Event, IdeaProposed, RunStarted, VariantEvaluated, VariantWritten
 from search.records.model_calls import Spending
 from search.records.ranking import unconfirmed
@@ -60,7 +61,8 @@ class RunFolder:
 
 
 def finalise(folder: Path, state: RunState) -> dict[str, Any]:
-    """Writes `best.py` (if there is a winner) and `summary.json`; returns the summary.
+    """Writes `best.py` (if there is a winner; for a definition, `solution.json` too) and `summary.json`;
+    returns the summary.
 
     This works for an unfinished run too: its best is the fastest variant so far, unconfirmed. Raises
     ValueError for a journal without a start.
@@ -76,6 +78,14 @@ def finalise(folder: Path, state: RunState) -> dict[str, Any]:
         title = f"Best kernel for {state.started.problem.name}: {figures}; variant {best.id}{_repairs(best)}"
         source = _header(title, state.tree.ideas[best.idea]) + best.kernel.source
         write_atomically(folder / "best.py", source)
+        solution = solution_of(
+            state.started.problem,
+            best.kernel,
+            name=f"ideatree_{best.id}",
+            description=f"{figures}. {state.tree.ideas[best.idea].text}",
+        )
+        if solution is not None:
+            write_atomically(folder / SOLUTION_FILE, json.dumps(solution, indent=2) + "\n")
     summary = summarise(state)
     write_atomically(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary

@@ -87,11 +87,12 @@ NO_SHIFT = Shift()
 class OutputComparison:
     """One output compared with the reference. Errors are normwise, ‖x − ref‖ / ‖ref‖ with ref in float64;
     eager's is the larger of those on the same inputs and on rounded ones. `problem` is "" if the output is
-    within the tolerance."""
+    within the tolerance. `largest` is the largest absolute error of an element."""
 
     error: float
     eager_error: float
     problem: str
+    largest: float = 0.0
 
 
 def tolerance_of(tolerance: str, dtype: torch.dtype) -> float:
@@ -147,7 +148,7 @@ def compare(
     if not all(map(math.isfinite, norms)):
         text, broken = first_wrong(chunks, partial(differences.broken, products=lenient), out.shape)
         if broken:
-            return OutputComparison(error=math.inf, eager_error=0.0, problem=text)
+            return OutputComparison(error=math.inf, eager_error=0.0, problem=text, largest=math.inf)
         norms, largest = norms_of(chunks, finite=True)
     rms = [each / math.sqrt(out.numel()) for each in norms]
     if not exact:
@@ -174,7 +175,7 @@ def compare(
         )
         if count:
             text = f"{found}; normwise error {error:.3g}, eager's own {eager_error:.3g}"
-    return OutputComparison(error=error, eager_error=eager_error, problem=text)
+    return OutputComparison(error=error, eager_error=eager_error, problem=text, largest=largest[0])
 
 
 def _strict(
