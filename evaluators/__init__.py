@@ -2,8 +2,8 @@
 
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
-    commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score), trace/, serve/ (a
-                  worker of a queue): each has a __main__
+    commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score,
+                  solution_score), trace/, serve/ (a worker of a queue): each has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
                   completion, config_errors, words (quoted for Hydra), suite_config, device_config,
                   kernel_file, verdict_report (a verdict in words)
@@ -30,9 +30,10 @@ Where to look, from the commands down to the machine; each file says more at its
                   calibration, timing_checks, evenness, speed_limits; attribution/: attribution,
                   work_share, stack_samples, vendor_kernels
     suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
-                  facto, informative_calls, out_forms and random_operators; operator_folder; definitions
-                  and solutions (FlashInfer Trace, SOL-ExecBench); traced/: call, grammar, inputs, recording,
-                  files
+                  facto, informative_calls, out_forms and random_operators; operator_folder; shape_lists
+                  (Atrex-Bench, KernelBench-Hard); workloads (which are timed); definitions/ (FlashInfer
+                  Trace, SOL-ExecBench): files, reference, solutions, traces; traced/: call, grammar,
+                  inputs, recording, files
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,

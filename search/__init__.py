@@ -5,7 +5,7 @@ Where to look, from the commands down to the records; each file says more at its
     commands      run/, compare/, campaign/, optimize/, harvest/, report/, mcp/, prompt/, queue/: each has a
                   __main__
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
-                  local_diagnoser, queued_search
+                  winner_checks (held-out configurations), local_diagnoser, queued_search
     compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
                   comparison_frames, comparison_page
     queue/        waiting (what each search of a queue waits for)

@@ -145,12 +145,14 @@ def _solved(problems: Sequence[Scored]) -> list[Scored]:
 
 
 def measures(problems: Sequence[Scored], *, ks: Sequence[int] = (1,)) -> Mapping[str, Estimate]:
-    """All measures by name."""
+    """All measures by name; those of the roofline only if it is known for some problem."""
+    known = any(each.share for each in problems)
     return {
         "compiled": compiled(problems),
         "correct": correct(problems),
         "geometric mean": geometric_mean(problems),
         "median": median(problems),
+        **({"roofline": roofline(problems), "SOL score": sol_score(problems)} if known else {}),
         **{f"fast_{p:g}": fast_p(problems, p) for p in THRESHOLDS},
         **{f"pass@{k}": pass_at_k(problems, k) for k in ks},
     }

@@ -14,7 +14,7 @@ def with_companions(verdict: Evaluation, own: Evaluation, others: Mapping[str, E
     the evaluations of one session with all of them. One that failed there has no speedup, and the verdict
     stays what it was."""
     session_s = sum(each.device_s for each in (own, *others.values()))
-    found = {id: _paired(id, own, each) for id, each in others.items()}
+    found = {id: paired(id, own, each) for id, each in others.items()}
     return replace(
         verdict,
         device_s=verdict.device_s + session_s,
@@ -23,7 +23,8 @@ def with_companions(verdict: Evaluation, own: Evaluation, others: Mapping[str, E
     )
 
 
-def _paired(id: str, own: Evaluation, other: Evaluation) -> PairedSpeedup | None:
+def paired(id: str, own: Evaluation, other: Evaluation) -> PairedSpeedup | None:
+    """The speedup of one kernel of a session over another, whose id is given; None if it has none."""
     if own.timing is None or other.timing is None:
         return None
     samples_ms = own.timing.kernel_samples_ms, other.timing.kernel_samples_ms

@@ -31,7 +31,7 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem, language_of
 from evaluators.records.scores import Estimate, Scored, correct, fast_p, geometric_mean, roofline, sol_score
 from evaluators.scheduler.pool import Pool
-from evaluators.suites.definitions.solutions import BadSolution, Solution, is_solution, read_solution
+from evaluators.suites.definitions.solutions import BadSolution, SolutionFile, is_solution, read_solution
 from evaluators.suites.definitions.traces import traces_of
 
 COLUMNS = (
@@ -46,7 +46,7 @@ FAST = (1.0, 2.0)
 class JudgedSolution:
     """A solution with its problem, which is None if it could not be opened, and its evaluation."""
 
-    solution: Solution
+    solution: SolutionFile
     problem: Problem | None
     evaluation: Evaluation
 
@@ -64,7 +64,7 @@ async def score_solutions(config: DictConfig, output: Console) -> int:
     problems.lines()
     judged: list[JudgedSolution] = []
 
-    async def judge_one(pool: Pool, solution: Solution) -> None:
+    async def judge_one(pool: Pool, solution: SolutionFile) -> None:
         name = solution.definition.problem
         problem = problems.open(name)
         if problem is None:
@@ -94,9 +94,9 @@ async def score_solutions(config: DictConfig, output: Console) -> int:
     return 0 if all(each.evaluation.status.is_of_the_kernel for each in judged) else 1
 
 
-def solutions_in(folder: Path) -> tuple[list[Solution], dict[str, str]]:
+def solutions_in(folder: Path) -> tuple[list[SolutionFile], dict[str, str]]:
     """The solutions below a folder, and why others cannot be judged. Raises UsageError if there are none."""
-    found, refused = list[Solution](), dict[str, str]()
+    found, refused = list[SolutionFile](), dict[str, str]()
     for path in filter(is_solution, sorted(folder.rglob("*.json"))):
         try:
             found.append(read_solution(path))

@@ -7,8 +7,10 @@
 An arm is a list of overrides of `search.run`; without `arms` there is one, `search`. The budget is spent in
 slices: the scheduler gives the next slice to the search that is expected to gain most (`scheduler=equal`: the
 same number to each), and the stop rules `stop.*` end searches that are stuck or near their roofline. Results
-are written slice by slice, and `resume=` continues a campaign that was interrupted or killed. `report.html`
-is written at most once a minute, and when the campaign ends or is interrupted.
+are written slice by slice, and `resume=` continues a campaign that was interrupted or killed. At the end
+each winner is measured again, judged in `held_out` configurations that no search saw, and compared with the
+best public kernel if the suite names one. `report.html` is written at most once a minute, and when the
+campaign ends or is interrupted.
 
 Exit status: 0 when it ended at its limits, 1 when a search failed, 2 when the call was wrong, 130 when it was
 interrupted.
@@ -37,6 +39,7 @@ from evaluators.app.command import (
     shown,
 )
 from evaluators.app.config import group, hydra_settings
+from evaluators.app.kernel_file import read_kernel
 from evaluators.app.suite_config import chosen_entries
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
@@ -64,6 +67,7 @@ OWN = (
     "resume",
     "hydra",
     "device",
+    "held_out",
     "problem.sizes",
 )
 """Keys of the campaign itself; all others go to its searches."""
@@ -77,6 +81,9 @@ class CampaignConfig(SearchesConfig):
     only: list[str] = option([], "problems of the suite: numbers, names, or patterns with *; []: all")
     arms: dict[str, Any] = option({}, "settings to compare: overrides of `ideatree run`, by name; {}: one")
     scheduler: Any = group("gain")
+    held_out: int = option(
+        4, "configurations that no search saw, in which each winner is judged at the end; 0: none"
+    )
     hydra: Any = hydra_settings({**NEW_FOLDER, "run": {"dir": "${out}/campaign/${now:%Y-%m-%d_%H-%M-%S}"}})
 
 
@@ -134,6 +141,10 @@ def plan(config: DictConfig, given: Sequence[str], folder: Path) -> Campaign:
         slice=config.slice,
         at_once=searches_at_once(config, devices=1),
         limits=limits,
+        held_out=config.held_out,
+        rivals={
+            name: read_kernel(Path(entry.rival), "auto") for name, entry in entries.items() if entry.rival
+        },
     )
 
 

@@ -20,6 +20,7 @@ from search.campaign.results import COSTS, of_arm, over_budget, scored
 from search.campaign.running import SECONDS
 from search.campaign.slices import SearchProgress
 from search.report.html import link_to, plain, render_page
+from search.run.winner_checks import held_out_speedup, only_listed
 
 SCRIPTS = ("elements.js", "plots.js", "arms.js", "campaign.js")
 BASELINES = ("eager", "compile")
@@ -105,6 +106,8 @@ def _arm(name: str, own: Sequence[SearchProgress], lines: Sequence[Mapping[str, 
         "searched": measured["problems"],
         "solved": measured["solved"],
         "against": against,
+        "held_out": measured["held out"],
+        "over_rivals": measured["over rivals"],
         "spent": measured["spent"],
         "per_solved": measured["spent per solved problem"],
         "shares": {
@@ -151,6 +154,11 @@ def _search(each: SearchProgress, folder: Path) -> dict[str, Any]:
         "result": None if each.unfit else result,
         "why": each.unfit or each.stopped,
         "roofline_share": reached / each.ceiling if each.ceiling and reached > 0 else None,
+        **{key: getattr(each, key) for key in ("final_rival", "final_rival_low", "final_rival_high")},
+        "held_out": [asdict(one) for one in each.held_out],
+        "held_out_passed": sum(one.passes for one in each.held_out),
+        "held_out_speedup": held_out_speedup(each.held_out),
+        "only_listed": only_listed(each.held_out),
         "slices": [
             (used, part.speedup)
             for used, part in zip(

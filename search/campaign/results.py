@@ -14,19 +14,22 @@ from evaluators.base.atomic_write import write_atomically
 from evaluators.records.scores import Estimate, Scored, geometric_mean, measures
 from search.campaign.slices import SearchProgress
 from search.report.html import plain
+from search.run.winner_checks import held_out_speedup, only_listed
 
+UNKNOWN = Estimate(value=math.nan, low=math.nan, high=math.nan)
 COSTS = ("evaluations", "device_s", "tokens", "dollars")
 COLUMNS = (
     *("problem", "arm", "weight", "evaluations", "dollars", "speedup", "final", "final_compile"),
-    *("final_bound", "final_beyond", "ceiling", "stopped", "unfit"),
+    *("final_share", "final_sol", "final_rival", "final_rival_low", "final_rival_high"),
+    *("final_bound", "final_beyond", "held_out", "held_out_speedup", "ceiling", "stopped", "unfit"),
 )
 """The columns of `scores.csv`."""
 SHOWN = {
     "correct": "correct",
     "geometric mean": "mean",
-    "fast_0.5": "fast_0.5",
     "fast_1": "fast_1",
     "fast_2": "fast_2",
+    "roofline": "roofline",
 }
 """The measures in the printed table, with their headings, so that it fits into 100 columns."""
 
@@ -42,7 +45,14 @@ def scored(searches: Sequence[SearchProgress], *, against: str = "eager") -> lis
         if against == "compile":
             speedup = each.final_compile or 0.0
         found.append(
-            Scored(problem=each.problem, speedups=[speedup], compiled=[each.compiled], weight=each.weight)
+            Scored(
+                problem=each.problem,
+                speedups=[speedup],
+                compiled=[each.compiled],
+                weight=each.weight,
+                share=each.share,
+                sol_score=each.final_sol if each.speedup else 0.0,
+            )
         )
     return found
 
@@ -62,6 +72,11 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
             if any(each.final_compile for each in searches)
             else {}
         ),
+        "held out": {
+            name: asdict(each) if isinstance(each, Estimate) else each
+            for name, each in held_out_measures(searches).items()
+        },
+        "over rivals": asdict(rivals) if (rivals := over_rivals(searches)) else None,
         "spent": spent,
         "spent per solved problem": {unit: spent[unit] / solved if solved else None for unit in COSTS},
     }
@@ -118,8 +133,25 @@ def write(folder: Path, searches: Sequence[SearchProgress], seconds: float) -> l
         rows = csv.writer(file)
         rows.writerow(COLUMNS)
         for each in searches:
-            rows.writerow(each.total(name) if name == "dollars" else getattr(each, name) for name in COLUMNS)
-    return [*table(searches), "", *(f"not searched: {name}: {why}" for name, why in unfit.items())]
+            rows.writerow(_row(each))
+    return [
+        *table(searches),
+        "",
+        *(f"{each.problem} ({each.arm}): {why}" for each in searches if (why := only_listed(each.held_out))),
+        *(f"not searched: {name}: {why}" for name, why in unfit.items()),
+    ]
+
+
+def _row(each: SearchProgress) -> list[Any]:
+    """A row of `scores.csv`."""
+    special = {
+        "dollars": each.total("dollars"),
+        "held_out": f"{sum(one.passes for one in each.held_out)} of {len(each.held_out)}"
+        if each.held_out
+        else "",
+        "held_out_speedup": held_out_speedup(each.held_out),
+    }
+    return [special[name] if name in special else getattr(each, name) for name in COLUMNS]
 
 
 def table(searches: Sequence[SearchProgress]) -> list[str]:
@@ -132,9 +164,10 @@ def table(searches: Sequence[SearchProgress]) -> list[str]:
             lines.append(f"{arm:<20}{0:>9}")
             continue
         found = measures(problems)
-        lines.append(f"{arm:<20}{len(problems):>9}" + "".join(f"{_short(found[name]):>14}" for name in SHOWN))
-        lines.append(f"{'':<29}" + "".join(f"{_interval(found[name]):>14}" for name in SHOWN))
-        lines += _beyond(own)
+        shown = [found.get(name, UNKNOWN) for name in SHOWN]
+        lines.append(f"{arm:<20}{len(problems):>9}" + "".join(f"{_short(each):>14}" for each in shown))
+        lines.append(f"{'':<29}" + "".join(f"{each.interval:>14}" for each in shown))
+        lines += [*_beyond(own), *_on_held_out(own), *_beside_rivals(own)]
     return lines
 
 
@@ -145,12 +178,58 @@ def _beyond(searches: Sequence[SearchProgress]) -> list[str]:
         return []
     mean = without_overhead(searches)["without overhead"]
     cases = f"{bound} case{'s' * (bound != 1)} bound by overhead"
-    return [f"{'':<20}without {cases}: mean {_short(mean)} {_interval(mean)}"]
+    return [f"{'':<20}without {cases}: mean {mean}"]
+
+
+def _on_held_out(searches: Sequence[SearchProgress]) -> list[str]:
+    """A line with the winners' speedup in held-out configurations, if any were judged."""
+    if not (found := held_out_measures(searches)):
+        return []
+    winners, whole = found["winners"], found["pass all"]
+    seen, unseen = found["listed"], found["held out"]
+    return [
+        f"{'':<20}held-out configurations: {whole} of {winners} winners pass all; mean "
+        f"{_short(unseen)}, listed ones {_short(seen)}"
+    ]
+
+
+def _beside_rivals(searches: Sequence[SearchProgress]) -> list[str]:
+    """A line with the winners' speedup over the best public kernels, if the suite names any."""
+    found = over_rivals(searches)
+    return [f"{'':<20}over the best public kernels: mean {found}"] if found else []
+
+
+def held_out_measures(searches: Sequence[SearchProgress]) -> dict[str, Any]:
+    """How winners do in configurations that no search saw, next to the listed ones: how many there are, how
+    many pass all, and the geometric means over those that pass any. Empty if none was judged."""
+    judged = [each for each in searches if each.held_out and each.final]
+    passing = [(each, unseen) for each in judged if (unseen := held_out_speedup(each.held_out))]
+    return (
+        {
+            "winners": len(judged),
+            "pass all": sum(not only_listed(each.held_out) for each in judged),
+            "listed": _mean_of([(each, each.final or 0.0) for each, _ in passing]),
+            "held out": _mean_of(passing),
+        }
+        if judged
+        else {}
+    )
+
+
+def over_rivals(searches: Sequence[SearchProgress]) -> Estimate | None:
+    """The geometric mean of the winners' speedups over the best public kernels; None if none was compared."""
+    compared = [(each, each.final_rival) for each in searches if each.final_rival is not None]
+    return _mean_of(compared) if compared else None
+
+
+def _mean_of(speedups: Sequence[tuple[SearchProgress, float]]) -> Estimate:
+    return geometric_mean(
+        [
+            Scored(problem=each.problem, speedups=[speedup], compiled=[True], weight=each.weight)
+            for each, speedup in speedups
+        ]
+    )
 
 
 def _short(estimate: Estimate) -> str:
     return "-" if math.isnan(estimate.value) else f"{estimate.value:.3g}"
-
-
-def _interval(estimate: Estimate) -> str:
-    return estimate.interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,17 +17,18 @@ from evaluators.base.jsonl_store import JsonlStore, only_writer
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Status
 from evaluators.records.overhead import bound_cases, cheapest_call, floor_of, speedup_beyond
-from evaluators.records.problem import reference_kernel
+from evaluators.records.problem import Kernel, reference_kernel
 from search.campaign.schedulers import Scheduler
 from search.campaign.slices import SearchProgress, Slice, StopRules, key_of
 from search.protocols import KernelEvaluator
 from search.records.journal import replay
 from search.records.run_state import RunState, rebuild
 from search.run.searches import PlannedSearch, SearchRunner, run_all, run_concurrently
+from search.run.winner_checks import beside, on_held_out
 
 DEFAULTS = ("wandb=off", "report=false", "compare_leaders=false")
 """Overrides of each search, unless the call has others."""
-SECONDS, FLOOR = "seconds", "ms of the cheapest call"
+SECONDS, FLOOR, HELD_OUT_SEED = "seconds", "ms of the cheapest call", "seed of held-out configurations"
 """What is kept in addition to the searches."""
 LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 
@@ -35,7 +37,8 @@ LIMITS = ("evaluations", "seconds", "calls", "tokens", "dollars")
 class Campaign:
     """Searches under one budget: `planned`, at most one for each problem and arm. A search gets `slice`
     evaluations at a time, and `at_once` searches run concurrently. `limits` are those of all searches
-    together; None: no limit."""
+    together; None: no limit. Each winner is judged in `held_out` configurations that no search saw, and
+    compared with the kernel that `rivals` has for its problem."""
 
     folder: Path
     planned: Sequence[PlannedSearch]
@@ -44,6 +47,8 @@ class Campaign:
     slice: int
     at_once: int
     limits: Mapping[str, float | None] = field(default_factory=dict)
+    held_out: int = 0
+    rivals: Mapping[str, Kernel] = field(default_factory=dict)
 
     @property
     def kept(self) -> Path:
@@ -170,12 +175,39 @@ class CampaignRun:
             final=timing.speedup,
             final_low=timing.speedup_low,
             final_compile=timing.speedup_vs_compile,
+            final_share=found.roofline_share,
+            final_sol=found.sol_score,
         )
         if found.cases:
             floor_ms = await self._floor_ms()
             beyond = speedup_beyond(found, floor_ms) or None
             each = replace(each, final_bound=len(bound_cases(found, floor_ms)), final_beyond=beyond)
+        if finished.best is not None:
+            each = await self._checked(each, finished.best.kernel)
         self.keep(each)
+
+    async def _checked(self, each: SearchProgress, kernel: Kernel) -> SearchProgress:
+        """The search with its winner's verdicts on held-out configurations, and its gain over the rival."""
+        state, evaluator = state_of(self._planned[each.key].folder), self._runner.evaluator
+        if evaluator is None or state is None or state.started is None:
+            return each
+        problem = state.started.problem
+        held_out = await on_held_out(
+            evaluator, problem, kernel, count=self.campaign.held_out, seed=self._held_out_seed
+        )
+        each = replace(each, held_out=held_out)
+        rival = self.campaign.rivals.get(each.problem)
+        if rival is None or (over := await beside(evaluator, problem, kernel, rival)) is None:
+            return each
+        return replace(each, final_rival=over.speedup, final_rival_low=over.low, final_rival_high=over.high)
+
+    @property
+    def _held_out_seed(self) -> int:
+        """One for all searches of the campaign, which nobody knows before."""
+        if (known := self._kept.get(HELD_OUT_SEED)) is None:
+            known = random.SystemRandom().randrange(2**32)
+            self._kept.put(HELD_OUT_SEED, known)
+        return int(known)
 
     async def _floor_ms(self) -> float:
         """See `floor_of`; measured once per campaign."""
@@ -246,17 +278,7 @@ def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:
     if found is not None and found.roofline_share:
         ceiling = found.speedup / found.roofline_share
     compiled = any(status is not Status.COMPILE_ERROR for status in state.statuses)
-    return replace(
-        before,
-        slices=(*before.slices, added),
-        ceiling=ceiling,
-        compiled=compiled,
-        final=None,
-        final_low=None,
-        final_compile=None,
-        final_bound=None,
-        final_beyond=None,
-    )
+    return replace(before.without_final(), slices=(*before.slices, added), ceiling=ceiling, compiled=compiled)
 
 
 def failures_in_a_row(state: RunState) -> int:

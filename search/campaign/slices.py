@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from evaluators.records.evaluation import share_text
+from search.run.winner_checks import HeldOutResult
 
 NOTHING = 0.1
 """The speedup that a search without a correct kernel counts as."""
@@ -50,9 +51,16 @@ class SearchProgress:
         final: the winner's speedup over eager PyTorch in the final measurement; None before.
         final_low: the lower end of its 95 % interval; None in campaigns from before it was kept.
         final_compile: the same over `torch.compile`.
+        final_share: the share of the roofline that the winner reaches in it.
+        final_sol: its SOL score (see `Evaluation.sol_score`).
+        final_rival: how many times as fast as the suite's rival the winner is, from one session; None
+            without a rival.
+        final_rival_low: the lower end of its 95 % interval.
+        final_rival_high: the upper end of its 95 % interval.
         compiled: whether any kernel compiled.
         final_bound: of a problem with cases, the number that are bound by the overhead of a call.
         final_beyond: the winner's speedup over the other cases; None without such cases.
+        held_out: the winner's verdicts in configurations that no search saw.
     """
 
     problem: str
@@ -68,6 +76,12 @@ class SearchProgress:
     compiled: bool = False
     final_bound: int | None = None
     final_beyond: float | None = None
+    final_share: float | None = None
+    final_sol: float | None = None
+    final_rival: float | None = None
+    final_rival_low: float | None = None
+    final_rival_high: float | None = None
+    held_out: Sequence[HeldOutResult] = ()
 
     @property
     def key(self) -> str:
@@ -96,6 +110,20 @@ class SearchProgress:
         return [max(0.0, b - a) for a, b in zip([math.log(NOTHING), *levels], levels, strict=False)]
 
     @property
+    def share(self) -> float | None:
+        """The share of the roofline that the best kernel reaches. 0: none is correct. None: unknown."""
+        if not self.speedup:
+            return 0.0
+        if self.final is not None:
+            return self.final_share
+        return self.speedup / self.ceiling if self.ceiling else None
+
+    def without_final(self) -> SearchProgress:
+        """The search without the final measurement of an earlier winner."""
+        nothing: dict[str, Any] = dict.fromkeys(FINAL)
+        return replace(self, held_out=(), **nothing)
+
+    @property
     def headroom(self) -> float:
         """The largest possible further gain, in the logarithm of the speedup; infinite if unknown."""
         if self.ceiling is None:
@@ -113,7 +141,13 @@ class SearchProgress:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SearchProgress:
         """Restores a record that `to_json` wrote. Raises TypeError for other data."""
-        return cls(**{**data, "slices": tuple(Slice(**each) for each in data["slices"])})
+        slices = tuple(Slice(**each) for each in data["slices"])
+        held_out = tuple(HeldOutResult(**each) for each in data.get("held_out", ()))
+        return cls(**{**data, "slices": slices, "held_out": held_out})
+
+
+FINAL = tuple(each.name for each in fields(SearchProgress) if each.name.startswith("final"))
+"""The figures of a final measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)

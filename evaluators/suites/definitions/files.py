@@ -8,6 +8,8 @@ $SOL_EXECBENCH_ROOT/<group>/<name>/workload.jsonl
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,11 +67,12 @@ class Definition:
 
 
 class Definitions:
-    """A suite of definitions: all of `flashinfer` or `solexec`, or those of one `group`."""
+    """A suite of definitions: all of `flashinfer` or `solexec`, or those of one `group`. The rival of each is
+    the solution by the author `rival` in the suite's folder."""
 
-    def __init__(self, name: str, group: str = "") -> None:
+    def __init__(self, name: str, group: str = "", rival: str = "") -> None:
         """Raises ValueError for a name of another suite."""
-        self.name, self._group = name, group
+        self.name, self._group, self._rival = name, group, rival
         self._suite = name.partition("/")[0]
         if self._suite not in ROOTS:
             raise ValueError(f"the suite {name} has no definitions; known: {', '.join(ROOTS)}")
@@ -82,7 +85,28 @@ class Definitions:
             raise SuiteMissing(
                 f"{self._suite} has no definitions of {self._group}; it has {', '.join(groups)}"
             )
-        return [SuiteEntry(problem=each.problem) for each in found]
+        by = _solutions_by(self._rival, self._suite) if self._rival else {}
+        rivals = [str(by.get(each.name, "")) for each in found]
+        return [
+            SuiteEntry(problem=each.problem, rival=rival) for each, rival in zip(found, rivals, strict=True)
+        ]
+
+
+def _solutions_by(author: str, suite: str) -> dict[str, Path]:
+    """The author's solutions in a suite's folder, by definition. Raises SuiteMissing if there are none."""
+    root, found = Path(os.environ[ROOTS[suite]]).expanduser(), dict[str, Path]()
+    authors = set[str]()
+    for path in sorted(root.glob("**/*.json")):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            solution = json.loads(path.read_text(encoding="utf-8"))
+            if {"definition", "spec", "sources"} <= solution.keys():
+                authors.add(str(solution.get("author")))
+                if solution.get("author") == author:
+                    found.setdefault(str(solution["definition"]), path)
+    if not found:
+        others = f"; its authors are {', '.join(sorted(authors))}" if authors else ""
+        raise SuiteMissing(f"{suite} has no solutions by {author}{others}")
+    return found
 
 
 def definitions(suite: str) -> Sequence[Definition]:
@@ -90,7 +114,13 @@ def definitions(suite: str) -> Sequence[Definition]:
     variable = ROOTS[suite]
     if not (folder := os.environ.get(variable, "")):
         raise SuiteMissing(f"{suite} is not available: set {variable} to the folder of its data set")
-    root = Path(folder).expanduser()
+    if not (found := _definitions_in(Path(folder).expanduser(), suite)):
+        raise SuiteMissing(f"{variable}={folder} has no definitions of {suite}")
+    return found
+
+
+@functools.cache
+def _definitions_in(root: Path, suite: str) -> Sequence[Definition]:
     if suite == "flashinfer":
         found = [
             Definition(
@@ -113,8 +143,6 @@ def definitions(suite: str) -> Sequence[Definition]:
             )
             for file in root.glob("**/definition.json")
         ]
-    if not found:
-        raise SuiteMissing(f"{variable}={folder} has no definitions of {suite}")
     return sorted(found, key=lambda each: each.name)
 
 
@@ -128,18 +156,22 @@ def definition_of(problem: str) -> Definition:
     return known[wanted]
 
 
-def definition_named(name: str) -> Definition | None:
-    """The definition with this name, of whichever suite; None if there is none."""
+def definition_named(name: str, solution: Path) -> Definition | None:
+    """The definition with this name; None if there is none. If both suites have one, it is that of the suite
+    whose folder the solution's file is in."""
+    known: list[Definition] = []
     for suite in ROOTS:
-        try:
-            known = definitions(suite)
-        except SuiteMissing:
-            continue
+        with contextlib.suppress(SuiteMissing):
+            known += definitions(suite)
+    beside = solution.resolve().parents
+
+    def order(each: Definition) -> tuple[bool, bool]:
         # A definition's own name may differ from that of its file.
-        for each in sorted(known, key=lambda one: one.name != name):
-            if name in (each.name, each.read().get("name")):
-                return each
-    return None
+        return each.file.resolve().parents[1] not in beside, each.name != name
+
+    return next(
+        (each for each in sorted(known, key=order) if name in (each.name, each.read().get("name"))), None
+    )
 
 
 def stored_tensors(path: str) -> tuple[str, str] | None:

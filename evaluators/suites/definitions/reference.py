@@ -14,9 +14,8 @@ from typing import Any
 from evaluators.records.problem import Case, Problem, Size
 from evaluators.reference.loading import BadReference, make_problem
 from evaluators.suites.definitions.files import Definition, definition_of, stored_tensors
+from evaluators.suites.workloads import CHECKED, TIMED, chosen
 
-TIMED, CHECKED, RESERVED = 4, 8, 4
-"""How many workloads of a definition are timed, are only checked, and are kept for held-out cases."""
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 INTEGERS = {"int64": 1024, "int32": 1024, "int16": 1024, "int8": 128}
@@ -77,7 +76,13 @@ def source_of(
         values = values_of_axes(definition)
         workloads = read_workloads(definition, rows)
         _require_names([*values, *inputs])
-        timed, checked, reserved = _chosen(workloads, timed_workloads, checked_workloads)
+        timed, checked, reserved = chosen(
+            _different(workloads),
+            timed_workloads=timed_workloads,
+            checked_workloads=checked_workloads,
+            size=_size,
+            weight=lambda each: each.weight,
+        )
         first = next(iter([*timed, *checked, *reserved])).sizes
         constants = {**constants_of(definition), **first}
         made = definition.get("custom_inputs_entrypoint")
@@ -229,38 +234,15 @@ def _require_names(names: Iterable[str]) -> None:
             )
 
 
-def _chosen(
-    workloads: Sequence[Workload], timed_workloads: int, checked_workloads: int
-) -> tuple[list[Workload], list[Workload], list[Workload]]:
-    """The workloads that are timed, from the largest, whose sizes are those of the file itself, to the
-    smallest; those that are only checked; and those that are kept for held-out cases. The timed ones are
-    those with the largest weights, if workloads have weights, and are spread over the sizes otherwise."""
-    different = list({json.dumps(each.sizes, sort_keys=True): each for each in workloads}.values())
-    ordered = sorted(different, key=lambda each: math.prod(_numbers(each)))
-    weighted = sorted(ordered, key=lambda each: each.weight or 0.0, reverse=True)[:timed_workloads]
-    heaviest = [each for each in ordered if each in weighted and each.weight]
-    timed = heaviest or _spread(ordered, timed_workloads)
-    rest = [each for each in ordered if each not in timed]
-    checked = _spread(rest, checked_workloads)
-    reserved = _spread([each for each in rest if each not in checked], RESERVED)
-    return timed[::-1], checked, reserved
+def _different(workloads: Sequence[Workload]) -> list[Workload]:
+    """The workloads without repeated sizes."""
+    return list({json.dumps(each.sizes, sort_keys=True): each for each in workloads}.values())
 
 
-def _numbers(workload: Workload) -> list[float]:
-    return [
-        each
-        for each in workload.sizes.values()
-        if isinstance(each, int | float) and each and each is not True
-    ]
-
-
-def _spread(values: Sequence[Workload], count: int) -> list[Workload]:
-    """At most `count` of the values at equal distances, with the first and the last."""
-    if len(values) <= count:
-        return list(values)
-    if count < 2:
-        return list(values[len(values) - count :])
-    return [values[round(number * (len(values) - 1) / (count - 1))] for number in range(count)]
+def _size(workload: Workload) -> float:
+    """The product of the axes and scalars."""
+    numbers = (each for each in workload.sizes.values() if isinstance(each, int | float) and each is not True)
+    return math.prod(each for each in numbers if each)
 
 
 def _weight(workload: Workload) -> dict[str, float]:

@@ -34,7 +34,7 @@ class BadSolution(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solution:
+class SolutionFile:
     """A solution with the definition that it solves, and its `source` as a kernel of ours."""
 
     name: str
@@ -52,14 +52,14 @@ def is_solution(path: Path) -> bool:
     return isinstance(found, dict) and {"definition", "spec", "sources"} <= found.keys()
 
 
-def read_solution(path: Path) -> Solution:
+def read_solution(path: Path) -> SolutionFile:
     """The solution in a file. Its kernel is a `ModelNew` that calls the entry point. Raises BadSolution and
     OSError."""
     try:
         solution = json.loads(path.read_text(encoding="utf-8"))
         files = {posixpath.normpath(each["path"]): each["content"] for each in solution["sources"]}
         spec, wanted = solution["spec"], solution["definition"]
-        if (definition := definition_named(wanted)) is None:
+        if (definition := definition_named(wanted, path)) is None:
             raise BadSolution(f"its definition {wanted} was not found; set {' or '.join(ROOTS.values())}")
         file, _, function = spec["entry_point"].partition("::")
         languages = [each.lower() for each in spec.get("languages") or [spec["language"]]]
@@ -82,7 +82,7 @@ def read_solution(path: Path) -> Solution:
     name = str(solution.get("name", path.stem))
     title = f"# The solution {name} of {wanted}.".replace("\n", " ")
     model = f"class ModelNew(nn.Module):\n    def forward(self, {arguments}):\n{calls}"
-    return Solution(
+    return SolutionFile(
         name=name,
         author=str(solution.get("author", "")),
         definition=definition,

@@ -31,18 +31,27 @@ function head() {
 function measureRows() {
   const names = Object.keys(data.arms.find((arm) => arm.against.eager.compiled)?.against.eager ?? {}).filter((name) => !name.startsWith("pass@"));
   const isTime = (name) => ["geometric mean", "median", "without overhead"].includes(name);
+  const score = (value) => value.toFixed(3);
   const of = (arm, baseline, name) => arm.against[baseline][name];
-  const group = (baseline) => names.filter((name) => baseline === "eager" || !["compiled", "correct", "without overhead"].includes(name)).map((name) => ({
+  const group = (baseline) => names.filter((name) => baseline === "eager" || !["compiled", "correct", "without overhead", "roofline", "SOL score"].includes(name)).map((name) => ({
     group: `against ${baseline === "eager" ? "eager PyTorch" : "torch.compile"}`, name,
-    values: data.arms.map((arm) => of(arm, baseline, name)), show: isTime(name) ? times : share, end: isTime(name) ? times : inPercent,
+    values: data.arms.map((arm) => of(arm, baseline, name)), show: isTime(name) ? times : name === "SOL score" ? score : share,
+    end: isTime(name) ? times : name === "SOL score" ? score : inPercent,
   }));
+  const winners = [
+    ["all held-out configurations right", (arm) => (arm.held_out.winners ? { value: arm.held_out["pass all"] / arm.held_out.winners } : null), share, inPercent],
+    ["mean, listed configurations", (arm) => arm.held_out.listed, times, times],
+    ["mean, held-out configurations", (arm) => arm.held_out["held out"], times, times],
+    ["mean over the best public kernels", (arm) => arm.over_rivals, times, times],
+  ].map(([name, value, show, end]) => ({ group: "winners", name, values: data.arms.map(value), show, end }))
+    .filter((row) => row.values.some((each) => known(each?.value)));
   const costs = (key, words) => paid.map((unit) => ({
     group: words, name: UNIT_WORDS[unit], values: data.arms.map((arm) => ({ value: arm[key][unit] })), show: (value) => cost(unit, value),
   }));
   const counts = [["searched", "searched"], ["faster than eager", "solved"]].map(([name, key]) => ({
     group: "problems", name, values: data.arms.map((arm) => ({ value: arm[key] })), show: String,
   }));
-  return [...counts, ...baselines.flatMap(group), ...costs("spent", "spent"), ...costs("per_solved", "spent per problem faster than eager")];
+  return [...counts, ...baselines.flatMap(group), ...winners, ...costs("spent", "spent"), ...costs("per_solved", "spent per problem faster than eager")];
 }
 
 function armsTable() {
@@ -77,6 +86,14 @@ function sparkline(each) {
 
 /** A name that may break into another line after a slash or an underscore. */
 const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part) => [part, element("wbr")]);
+/** How the winner does where no search looked: its speedup, or where it is wrong. */
+function heldOut(each) {
+  if (!each.held_out.length) return "";
+  const listed = each.held_out.map((one) => `${one.name}: ${one.status}${one.status === "correct" ? `, ${times(one.speedup)}` : ""}`).join("\n");
+  return each.only_listed
+    ? element("b", { class: "worse", title: listed }, `${each.held_out_passed} of ${each.held_out.length} right`)
+    : element("span", { title: listed }, times(each.held_out_speedup));
+}
 const has = (key) => data.searches.some((each) => known(each[key]));
 const COLUMNS = [
   ["problem", (each) => breakable(each.problem), "words problem"],
@@ -86,13 +103,16 @@ const COLUMNS = [
   ["search", (each) => (each.speedup ? times(each.speedup) : "")],
   ["", (each) => (each.slices.length ? sparkline(each) : "")],
   has("roofline_share") ? ["of roofline", (each) => (known(each.roofline_share) ? percent(each.roofline_share) : "")] : null,
+  data.searches.some((each) => each.held_out.length) ? ["held out", heldOut] : null,
+  has("final_rival") ? ["over public", (each) => (known(each.final_rival) ? times(each.final_rival) : "")] : null,
   ["evaluations", (each) => String(each.evaluations)],
   ["slices", (each) => String(each.slices.length)],
   total.dollars ? ["cost", (each) => dollars(each.dollars)] : null,
   ["state", (each) => [each.state, each.why].filter(Boolean).join(": "), "words why"],
   has("report") ? ["report", (each) => (each.report ? element("a", { href: each.report, "aria-label": `report of ${each.problem}, ${each.arm}` }, "open") : "")] : null,
 ].filter(Boolean);
-const CSV = ("problem arm weight state result why speedup final final_compile ceiling roofline_share evaluations seconds " +
+const CSV = ("problem arm weight state result why speedup final final_compile final_rival held_out_passed held_out_speedup " +
+  "ceiling roofline_share evaluations seconds " +
   "device_s tokens dollars").split(" ");
 
 function makeFilters() {

@@ -39,7 +39,10 @@ OF_OTHERS = {
 }
 """Groups that other commands choose from; a run has all the others."""
 PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
-WITH_A_NAME = ("file", "flashinfer", "kernelbench", "operators", "recorded", "solexec")
+WITH_A_NAME = (
+    *("atrex", "file", "flashinfer", "kernelbench", "kernelbench_hard"),
+    *("operators", "recorded", "solexec"),
+)
 """Problems that need more than their config's name."""
 
 
@@ -75,7 +78,7 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
 def test_an_unknown_problem_without_a_similar_one() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "choose from file, flashinfer, kernelbench, landscape, level1/conv2d" in message
+    assert "choose from atrex, file, flashinfer, kernelbench, kernelbench_hard, landscape" in message
 
 
 @pytest.mark.slow
@@ -202,6 +205,9 @@ def test_a_file_problem(tmp_path: Path, overrides: list[str]) -> None:
 
 NEEDED = {
     ("problem", "file"): ["problem.path=model.py"],
+    ("problem", "atrex"): ["problem.name=atrex/rms_norm"],
+    ("problem", "kernelbench_hard"): ["problem.name=kernelbench_hard/01_fp8_gemm"],
+    ("suite", "folder"): ["suite.path=references"],
     ("problem", "flashinfer"): ["problem.name=flashinfer/gemm_n4096_k4096"],
     ("problem", "solexec"): ["problem.name=solexec/rmsnorm_h4096"],
     ("problem", "kernelbench"): ["problem.name=kernelbench/level1/23"],
