@@ -4,7 +4,7 @@
     $KERNELBENCH_HARD_ROOT/<operator>/{reference,shapes}.py                        problem=kernelbench_hard/…
 
 Atrex-Bench says how often each shape is called in production and how important each operator is: these are
-the weights of cases and problems. Facts on the formats are in `docs/guides/shape_lists.md`.
+the weights of cases and problems. Facts on the formats are in `docs/guides/other-sets.md`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from evaluators.base.atomic_write import write_atomically
 from evaluators.records.scores import Estimate, Scored, geometric_mean, measures
 from search.campaign.slices import SearchProgress
 from search.report.html import plain
-from search.run.winner_checks import held_out_speedup, only_listed
+from search.run.winner_checks import held_out_speedup, held_out_summary, mean_speedup, only_listed
 
 UNKNOWN = Estimate(value=math.nan, low=math.nan, high=math.nan)
 COSTS = ("evaluations", "device_s", "tokens", "dollars")
@@ -72,10 +72,7 @@ def of_arm(searches: Sequence[SearchProgress]) -> dict[str, Any]:
             if any(each.final_compile for each in searches)
             else {}
         ),
-        "held out": {
-            name: asdict(each) if isinstance(each, Estimate) else each
-            for name, each in held_out_measures(searches).items()
-        },
+        "held out": asdict(held_out) if (held_out := held_out_summary(searches)) else None,
         "over rivals": asdict(rivals) if (rivals := over_rivals(searches)) else None,
         "spent": spent,
         "spent per solved problem": {unit: spent[unit] / solved if solved else None for unit in COSTS},
@@ -183,14 +180,8 @@ def _beyond(searches: Sequence[SearchProgress]) -> list[str]:
 
 def _on_held_out(searches: Sequence[SearchProgress]) -> list[str]:
     """A line with the winners' speedup in held-out configurations, if any were judged."""
-    if not (found := held_out_measures(searches)):
-        return []
-    winners, whole = found["winners"], found["pass all"]
-    seen, unseen = found["listed"], found["held out"]
-    return [
-        f"{'':<20}held-out configurations: {whole} of {winners} winners pass all; mean "
-        f"{_short(unseen)}, listed ones {_short(seen)}"
-    ]
+    found = held_out_summary(searches)
+    return [f"{'':<20}held-out configurations: {found}"] if found else []
 
 
 def _beside_rivals(searches: Sequence[SearchProgress]) -> list[str]:
@@ -199,36 +190,10 @@ def _beside_rivals(searches: Sequence[SearchProgress]) -> list[str]:
     return [f"{'':<20}over the best public kernels: mean {found}"] if found else []
 
 
-def held_out_measures(searches: Sequence[SearchProgress]) -> dict[str, Any]:
-    """How winners do in configurations that no search saw, next to the listed ones: how many there are, how
-    many pass all, and the geometric means over those that pass any. Empty if none was judged."""
-    judged = [each for each in searches if each.held_out and each.final]
-    passing = [(each, unseen) for each in judged if (unseen := held_out_speedup(each.held_out))]
-    return (
-        {
-            "winners": len(judged),
-            "pass all": sum(not only_listed(each.held_out) for each in judged),
-            "listed": _mean_of([(each, each.final or 0.0) for each, _ in passing]),
-            "held out": _mean_of(passing),
-        }
-        if judged
-        else {}
-    )
-
-
 def over_rivals(searches: Sequence[SearchProgress]) -> Estimate | None:
     """The geometric mean of the winners' speedups over the best public kernels; None if none was compared."""
     compared = [(each, each.final_rival) for each in searches if each.final_rival is not None]
-    return _mean_of(compared) if compared else None
-
-
-def _mean_of(speedups: Sequence[tuple[SearchProgress, float]]) -> Estimate:
-    return geometric_mean(
-        [
-            Scored(problem=each.problem, speedups=[speedup], compiled=[True], weight=each.weight)
-            for each, speedup in speedups
-        ]
-    )
+    return mean_speedup(compared) if compared else None
 
 
 def _short(estimate: Estimate) -> str:

@@ -65,6 +65,7 @@ OWN = (
     "seeds_at_once",
     "problems_at_once",
     "share_verdicts",
+    "held_out",
     "problems",
     "primary",
     "resume",
@@ -86,6 +87,9 @@ class CompareConfig(RunConfig):
     )
     share_verdicts: bool = option(
         True, "evaluate a kernel once and use its verdict, with the same time, in all searches"
+    )
+    held_out: int = option(
+        0, "configurations that no search saw, in which each winner is judged at the end; 0: none"
     )
     problems: list[str] = option([], "further problems, in addition to `problem`")
     primary: list[str] = option([], "the two arms whose difference is the primary contrast: `primary=[a,b]`")

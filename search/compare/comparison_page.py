@@ -13,6 +13,7 @@ from evaluators.base.atomic_write import write_atomically
 from search.compare.curves import UNITS, Searched, curve, read_searches, spent_at_most
 from search.compare.statistics import means
 from search.report.html import link_to, plain, render_page
+from search.run.winner_checks import held_out_speedup, only_listed
 
 SCRIPTS = ("elements.js", "plots.js", "arms.js", "comparison.js")
 STEPS = 100
@@ -86,6 +87,7 @@ def _arm(
         "searches": len(own),
         "spent": {unit: by_arm.get(name, 0.0) for unit, by_arm in most.items()},
         "mean": body["arms"][name],
+        "held_out": body.get("held out", {}).get(name),
         "statuses": dict(statuses.most_common()),
     }
 
@@ -108,5 +110,9 @@ def _search(each: Searched, folder: Path) -> dict[str, Any]:
     return {
         **{key: getattr(each, key) for key in ("problem", "arm", "seed", "reason", "final")},
         **{unit: spent[unit] for unit in UNITS},
+        "held_out": [asdict(one) for one in each.held_out],
+        "held_out_passed": sum(one.passes for one in each.held_out),
+        "held_out_speedup": held_out_speedup(each.held_out),
+        "only_listed": only_listed(each.held_out),
         "report": link_to(folder, path),
     }

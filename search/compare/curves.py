@@ -20,6 +20,7 @@ from search.records.events import (
     VariantJudgedInFull,
 )
 from search.records.journal import replay
+from search.run.winner_checks import HeldOutResult
 
 UNITS = ("evaluations", "device_s", "tokens", "dollars")
 
@@ -49,6 +50,7 @@ class Searched:
             eager, because a user can always keep eager.
         points: the best so far, at the start and after each evaluation.
         statuses: the number of evaluations with each status.
+        held_out: the winner's verdicts in configurations that no search saw.
     """
 
     problem: str
@@ -58,6 +60,12 @@ class Searched:
     final: float
     points: tuple[Point, ...]
     statuses: Mapping[str, int] = field(default_factory=dict)
+    held_out: tuple[HeldOutResult, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """All problems of a comparison weigh the same."""
+        return 1.0
 
     @property
     def failed(self) -> bool:
@@ -72,7 +80,9 @@ class Searched:
     def from_json(cls, line: str | bytes) -> Searched:
         """Raises ValueError, TypeError or KeyError for an invalid line."""
         fields: dict[str, Any] = json.loads(line)
-        return cls(**{**fields, "points": tuple(Point(**each) for each in fields["points"])})
+        points = tuple(Point(**each) for each in fields["points"])
+        held_out = tuple(HeldOutResult(**each) for each in fields.get("held_out", ()))
+        return cls(**{**fields, "points": points, "held_out": held_out})
 
 
 def read_searches(path: Path) -> list[Searched]:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from evaluators.app.command import build
 from evaluators.base.jsonl_store import append_line, only_writer
 from search.compare.curves import Searched, of_events, searched
 from search.compare.plan import ComparisonPlan
@@ -25,6 +26,7 @@ from search.compare.shared_verdicts import SharedVerdicts
 from search.records.journal import Journal, replay
 from search.run.searches import PlannedSearch, SearchRunner, gives_verdicts, run_all, shared_evaluator
 from search.run.specification import specification
+from search.run.winner_checks import on_held_out
 
 DEFAULTS = ("wandb=off", "library.use=false", "report=false")
 """Overrides of each search, unless the call has others. Without the library, no search finds a kernel that
@@ -102,8 +104,16 @@ async def _search_kernels(
             alone = "" if config.share_verdicts else f"{planned.arm}/{planned.seed}"
             own = runner.config(planned)
             own.wandb = {**own.wandb, **on_wandb(comparison.folder.name, planned, own.wandb)}
-            await runner.run(planned, own, evaluator=verdicts.for_search(alone))
-            keep([searched(planned.folder, problem=planned.problem, arm=planned.arm, seed=planned.seed or 0)])
+            finished = await runner.run(planned, own, evaluator=verdicts.for_search(alone))
+            found = searched(planned.folder, problem=planned.problem, arm=planned.arm, seed=planned.seed or 0)
+            if config.held_out and finished.best is not None:
+                opened = build(own.problem, device=config.device)
+                # The same configurations for all arms and seeds, so that their kernels can be compared.
+                results = await on_held_out(
+                    pool, opened, finished.best.kernel, count=config.held_out, seed=config.seed
+                )
+                found = replace(found, held_out=results)
+            keep([found])
 
         async def search_problem(problem: str) -> None:
             seeds = (

@@ -65,7 +65,8 @@ class Difference:
         primary = " (primary contrast)" if self.is_primary else ""
         both = f"{self.first} and {self.second}{primary}"
         if self.pairs < FEWEST:
-            return f"{both}: {self.pairs} pairs are too few to compare."
+            few = "1 pair is" if self.pairs == 1 else f"{self.pairs} pairs are"
+            return f"{both}: {few} too few to compare."
         ratio_in_pairs = f"{self.ratio} times as fast in {self.pairs} pairs"
         fewest = fewest_significant(self.contrasts)
         if self.pairs < fewest and self._excludes_1:

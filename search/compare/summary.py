@@ -16,6 +16,7 @@ from search.compare.plan import ComparisonPlan
 from search.compare.statistics import Difference, differences, means
 from search.records.events import RunStarted
 from search.records.journal import replay
+from search.run.winner_checks import HeldOutSummary, held_out_summary
 
 STEPS = 20
 """Steps of each curve in `curves.csv`."""
@@ -34,6 +35,7 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
         "planned": len(comparison.searches),
         "overrides": {arm: list(overrides) for arm, overrides in comparison.arms.items()},
         "arms": {arm: asdict(interval) for arm, interval in found.items()},
+        "held out": {arm: asdict(each) for arm, each in _held_out(searches).items()},
         "differences": [
             {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
         ],
@@ -48,8 +50,16 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
     for arm, interval in sorted(found.items(), key=lambda each: -each[1].value):
         number = sum(each.arm == arm for each in searches)
         lines.append(f"{arm:<24}{number:>9}  {spent[arm]:>12.6g}  {interval}")
+    lines += [f"held-out configurations, {arm}: {each}" for arm, each in _held_out(searches).items()]
     sentences = [each.sentence for each in between]
     return [*lines, "", *sentences, "", f"{comparison.folder}/comparison.json, curves.csv"]
+
+
+def _held_out(searches: Sequence[Searched]) -> dict[str, HeldOutSummary]:
+    """How each arm's winners do in configurations that no search saw; empty if none was judged."""
+    arms = dict.fromkeys(each.arm for each in searches)
+    found = {arm: held_out_summary(each for each in searches if each.arm == arm) for arm in arms}
+    return {arm: each for arm, each in found.items() if each is not None}
 
 
 def _ordered(between: Sequence[Difference]) -> list[Difference]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from evaluators.records.cases import held_out
 from evaluators.records.evaluation import PairedSpeedup, Status
 from evaluators.records.problem import Case, Kernel, Problem
+from evaluators.records.scores import Estimate, Scored, geometric_mean
 from evaluators.reference.loading import KEEPS_TYPES, assigned_names, load_module, own_held_out
 from evaluators.scheduler.companions import paired
 from search.protocols import KernelEvaluator
@@ -40,6 +42,72 @@ class HeldOutResult:
     def passes(self) -> bool:
         """Whether the kernel is right, or declines."""
         return self.speedup > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutSummary:
+    """How winners do in configurations that no search saw, next to the listed ones: how many there are, how
+    many of them pass all, and the geometric means over those that pass any."""
+
+    winners: int
+    pass_all: int
+    listed: Estimate
+    held_out: Estimate
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pass_all} of {self.winners} winners pass all; mean {self.held_out.value:.3g}, "
+            f"listed ones {self.listed.value:.3g}"
+        )
+
+
+class Winner(Protocol):
+    """The result of a search: its problem and the problem's weight, its winner's speedup in the final
+    measurement, and the verdicts on held-out configurations."""
+
+    @property
+    def problem(self) -> str:
+        """The problem's name."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """The problem's weight."""
+        ...
+
+    @property
+    def final(self) -> float | None:
+        """The speedup over eager PyTorch."""
+        ...
+
+    @property
+    def held_out(self) -> Sequence[HeldOutResult]:
+        """The verdicts; empty if none were asked for."""
+        ...
+
+
+def held_out_summary(searches: Iterable[Winner]) -> HeldOutSummary | None:
+    """The summary of those with verdicts on held-out configurations; None if there are none."""
+    judged = [each for each in searches if each.held_out and each.final]
+    passing = [(each, unseen) for each in judged if (unseen := held_out_speedup(each.held_out))]
+    if not judged:
+        return None
+    return HeldOutSummary(
+        winners=len(judged),
+        pass_all=sum(not only_listed(each.held_out) for each in judged),
+        listed=mean_speedup([(each, each.final or 0.0) for each, _ in passing]),
+        held_out=mean_speedup(passing),
+    )
+
+
+def mean_speedup(speedups: Sequence[tuple[Winner, float]]) -> Estimate:
+    """The geometric mean of winners' speedups, by the weights of their problems."""
+    return geometric_mean(
+        [
+            Scored(problem=each.problem, speedups=[speedup], compiled=[True], weight=each.weight)
+            for each, speedup in speedups
+        ]
+    )
 
 
 def held_out_speedup(results: Sequence[HeldOutResult]) -> float | None:

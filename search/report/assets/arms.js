@@ -14,6 +14,10 @@ const figure = (each, show = times) => {
   if (!known(each.value)) return "-";
   return known(each.low) && known(each.high) ? `${show(each.value)} [${show(each.low)}, ${show(each.high)}]` : show(each.value);
 };
+
+/** How a winner does where no search looked: its speedup, or in how many configurations it is right. */
+const heldOut = (each) => (!each.held_out.length ? "" : each.only_listed ? `${each.held_out_passed} of ${each.held_out.length} right` : times(each.held_out_speedup));
+const heldOutList = (each) => each.held_out.map((one) => `${one.name}: ${one.status}${one.status === "correct" ? `, ${times(one.speedup)}` : ""}`).join("\n");
 const amount = (value) => (Number.isInteger(value) ? String(value) : digits(value, 4));
 
 /** Buttons that show and hide the arms; a double click shows only one. `redraw` draws the charts again. */

@@ -39,9 +39,9 @@ function measureRows() {
     end: isTime(name) ? times : name === "SOL score" ? score : inPercent,
   }));
   const winners = [
-    ["all held-out configurations right", (arm) => (arm.held_out.winners ? { value: arm.held_out["pass all"] / arm.held_out.winners } : null), share, inPercent],
-    ["mean, listed configurations", (arm) => arm.held_out.listed, times, times],
-    ["mean, held-out configurations", (arm) => arm.held_out["held out"], times, times],
+    ["all held-out configurations right", (arm) => (arm.held_out ? { value: arm.held_out.pass_all / arm.held_out.winners } : null), share, inPercent],
+    ["mean, listed configurations", (arm) => arm.held_out?.listed, times, times],
+    ["mean, held-out configurations", (arm) => arm.held_out?.held_out, times, times],
     ["mean over the best public kernels", (arm) => arm.over_rivals, times, times],
   ].map(([name, value, show, end]) => ({ group: "winners", name, values: data.arms.map(value), show, end }))
     .filter((row) => row.values.some((each) => known(each?.value)));
@@ -86,14 +86,6 @@ function sparkline(each) {
 
 /** A name that may break into another line after a slash or an underscore. */
 const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part) => [part, element("wbr")]);
-/** How the winner does where no search looked: its speedup, or where it is wrong. */
-function heldOut(each) {
-  if (!each.held_out.length) return "";
-  const listed = each.held_out.map((one) => `${one.name}: ${one.status}${one.status === "correct" ? `, ${times(one.speedup)}` : ""}`).join("\n");
-  return each.only_listed
-    ? element("b", { class: "worse", title: listed }, `${each.held_out_passed} of ${each.held_out.length} right`)
-    : element("span", { title: listed }, times(each.held_out_speedup));
-}
 const has = (key) => data.searches.some((each) => known(each[key]));
 const COLUMNS = [
   ["problem", (each) => breakable(each.problem), "words problem"],
@@ -103,7 +95,7 @@ const COLUMNS = [
   ["search", (each) => (each.speedup ? times(each.speedup) : "")],
   ["", (each) => (each.slices.length ? sparkline(each) : "")],
   has("roofline_share") ? ["of roofline", (each) => (known(each.roofline_share) ? percent(each.roofline_share) : "")] : null,
-  data.searches.some((each) => each.held_out.length) ? ["held out", heldOut] : null,
+  data.searches.some((each) => each.held_out.length) ? ["held out", (each) => element(each.only_listed ? "b" : "span", { class: each.only_listed ? "worse" : null, title: heldOutList(each) }, heldOut(each))] : null,
   has("final_rival") ? ["over public", (each) => (known(each.final_rival) ? times(each.final_rival) : "")] : null,
   ["evaluations", (each) => String(each.evaluations)],
   ["slices", (each) => String(each.slices.length)],

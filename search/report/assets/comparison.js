@@ -24,16 +24,18 @@ function head() {
 
 function tables() {
   const paid = data.units.filter((unit) => data.arms.some((each) => each.spent[unit] > 0));
-  table("arms", ["arm", "searches", "speedup over eager [95 %]", ...paid.map((unit) => `${UNIT_WORDS[unit]} at most`), "overrides"],
-    data.arms.map((each) => [each.name, each.searches, figure(each.mean), ...paid.map((unit) => amount(each.spent[unit])),
-      each.overrides.join(" ")]), [0, 3 + paid.length]);
+  const unseen = data.arms.some((each) => each.held_out) ? ["held out", "all of them right"] : [];
+  const ofUnseen = (each) => (!unseen.length ? [] : each.held_out ? [figure(each.held_out.held_out), `${each.held_out.pass_all} of ${each.held_out.winners}`] : ["", ""]);
+  table("arms", ["arm", "searches", "speedup over eager [95 %]", ...unseen, ...paid.map((unit) => `${UNIT_WORDS[unit]} at most`), "overrides"],
+    data.arms.map((each) => [each.name, each.searches, figure(each.mean), ...ofUnseen(each), ...paid.map((unit) => amount(each.spent[unit])),
+      each.overrides.join(" ")]), [0, 3 + unseen.length + paid.length]);
   byId("problems-frame").hidden = !data.by_problem.length;
   table("problems", ["problem", ...armNames], data.by_problem.map((each) =>
     [each.problem, ...armNames.map((name) => (each.arms[name] ? figure(each.arms[name]) : "-"))]), [0]);
   const said = (each) => element("li", {}, each.sentence);
   const real = data.differences.filter((each) => each.is_real), noise = data.differences.filter((each) => !each.is_real);
-  folded("real", `${real.length} of ${data.differences.length} pairs differ significantly`, real.map(said));
-  folded("noise", `${noise.length} do not differ significantly`, noise.map(said));
+  folded("real", `${real.length} of ${data.differences.length} pairs of arms differ significantly`, real.map(said));
+  folded("noise", `${noise.length} ${noise.length === 1 ? "does" : "do"} not differ significantly`, noise.map(said));
 }
 
 /** A list under its summary; open if it is short. */
@@ -66,12 +68,12 @@ function matrix() {
   );
 }
 
-const SEARCHED = ["problem", "arm", "seed", "reason", "final", "evaluations", "device_s", "tokens", "dollars"];
+const SEARCHED = ["problem", "arm", "seed", "reason", "final", "held_out_passed", "held_out_speedup", "evaluations", "device_s", "tokens", "dollars"];
 function searchTable() {
   if (!byId("searches-frame").open || byId("searches").rows.length) return;
-  const units = data.units, linked = data.searches.some((each) => each.report);
-  const columns = ["problem", "arm", "seed", "ended because of", "speedup", ...units.map((unit) => UNIT_WORDS[unit]), ...(linked ? ["report"] : [])];
-  table("searches", columns, data.searches.map((each) => [each.problem, each.arm, each.seed, each.reason, times(each.final),
+  const units = data.units, linked = data.searches.some((each) => each.report), unseen = data.searches.some((each) => each.held_out.length);
+  const columns = ["problem", "arm", "seed", "ended because of", "speedup", ...(unseen ? ["held out"] : []), ...units.map((unit) => UNIT_WORDS[unit]), ...(linked ? ["report"] : [])];
+  table("searches", columns, data.searches.map((each) => [each.problem, each.arm, each.seed, each.reason, times(each.final), ...(unseen ? [heldOut(each)] : []),
     ...units.map((unit) => amount(each[unit])), ...(linked ? [""] : [])]), [0, 1, 3]);
   if (linked) {
     data.searches.forEach((each, at) => {

@@ -159,7 +159,8 @@ def test_a_kernel_is_judged_on_all_shapes(
     result: str, status: str, sets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The wrong one is right with eight rows only."""
-    model = "class ModelNew(nn.Module):\n    def __init__(self, factor=1.0):\n        super().__init__()\n        self.factor = factor\n\n"
+    model = "class ModelNew(nn.Module):\n    def __init__(self, factor=1.0):\n        super().__init__()\n"
+    model += "        self.factor = factor\n\n"
     model += f"    def forward(self, x, weight):\n        return {result}\n"
     (sets / "kernel.py").write_text(f"import torch\nfrom torch import nn\n\n\n{model}")
     main(

@@ -75,7 +75,7 @@ def test_a_kernel_that_knows_the_listed_shapes_only_is_named(
     assert float(row["final_rival_low"]) <= float(row["final_rival"]) <= float(row["final_rival_high"])
     assert 0 < float(row["final_share"]) < 1
     body = json.loads((folder / "campaign.json").read_text())
-    assert body["arms"]["search"]["held out"]["pass all"] == 0
+    assert body["arms"]["search"]["held out"]["pass_all"] == 0
     (shown,) = page_data(folder)["searches"]
     assert shown["held_out_passed"] == 1
     assert shown["only_listed"].startswith("right on 1 of 3")

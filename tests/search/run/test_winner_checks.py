@@ -10,7 +10,15 @@ import pytest
 
 from evaluators.records.evaluation import Evaluation, Status, Timing
 from evaluators.records.problem import Case, Kernel, Problem
-from search.run.winner_checks import HeldOutResult, beside, held_out_speedup, on_held_out, only_listed
+from search.compare.curves import Point, Searched
+from search.run.winner_checks import (
+    HeldOutResult,
+    beside,
+    held_out_speedup,
+    held_out_summary,
+    on_held_out,
+    only_listed,
+)
 
 SOURCE = """
 import torch
@@ -129,3 +137,23 @@ def test_a_winner_is_timed_beside_a_rival() -> None:
     assert found is not None
     assert found.speedup == pytest.approx(2.0)
     assert asyncio.run(beside(judge, Problem(name="a", source=SOURCE), KERNEL, KERNEL)) is None
+
+
+def test_arms_are_summed_up_over_their_winners() -> None:
+    def result(final: float, *speedups: float) -> Searched:
+        held_out = tuple(
+            HeldOutResult(name=str(n), status="correct" if each else "incorrect", speedup=each)
+            for n, each in enumerate(speedups)
+        )
+        return Searched(
+            problem="a", arm="b", seed=0, reason="", final=final, points=(Point(),), held_out=held_out
+        )
+
+    found = held_out_summary([result(8.0, 2.0, 8.0), result(2.0, 1.0, 0.0), result(3.0, 0.0), result(9.0)])
+    assert found is not None
+    assert (found.winners, found.pass_all) == (3, 1)
+    assert found.listed.value == pytest.approx(4.0)
+    assert found.held_out.value == pytest.approx(2.0)
+    assert held_out_summary([result(9.0)]) is None
+    again = Searched.from_json(result(8.0, 2.0, 0.0).to_json())
+    assert again.held_out == result(8.0, 2.0, 0.0).held_out
