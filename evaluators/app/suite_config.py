@@ -49,6 +49,9 @@ class RulesConfig:
     )
     libraries: str | None = option(None, "whether library calls may do the kernel's work: any | no_library")
     floor: bool | None = option(None, "reject kernels that are faster than the machine can be")
+    backward: bool | None = option(
+        None, "judge gradients of inputs and weights too, and time forward and backward together"
+    )
     allow_degenerate: bool | None = option(None, "accept references that cannot judge")
     types: list[str] | None = option(None, "for operators: use only calls with tensors of these dtypes")
     most_cases: int | None = option(

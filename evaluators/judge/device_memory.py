@@ -158,7 +158,7 @@ def sizes_on_meta(problem: Problem, *, enough: float) -> tuple[int, int, int]:
     inputs: list[Any] = []
     outputs: list[torch.Tensor] = []
     weights: list[torch.Tensor] = []
-    how: Any = {"seed": 0, "device": "meta", "dtype": problem.dtype}
+    how: Any = {"seed": 0, "device": "meta", "dtype": problem.dtype, "backward": problem.backward}
     try:
         module = load_module(problem.source, problem.overrides, name="reference_on_meta")
         with torch.device("meta"), torch.no_grad():

@@ -165,12 +165,9 @@ def _loaded(order: ProfileOrder) -> Any:
     if not order.runs:
         return None
     values = init_inputs(reference, SEED)
-    model: Any = make_model(
-        candidate, "ModelNew", values, seed=SEED, device=problem.device, dtype=problem.dtype
-    )
-    inputs = make_inputs(
-        reference, seed=SEED, device=problem.device, dtype=problem.dtype, layout=problem.layout
-    )
+    how: Any = {"seed": SEED, "device": problem.device, "dtype": problem.dtype, "backward": problem.backward}
+    model: Any = make_model(candidate, "ModelNew", values, **how)
+    inputs = make_inputs(reference, **how, layout=problem.layout)
 
     def call() -> None:
         with torch.no_grad():

@@ -98,6 +98,8 @@ class Problem(JsonRecord):
         cases: The cases on which a kernel is judged; none: the source as it stands.
         case_of: Id of the problem that this one is a case of; "" for none.
         timed: Whether kernels are timed. If not, a kernel only has to be right.
+        backward: Whether the kernel is for training: the gradients of inputs and weights are compared too,
+            and forward and backward are timed together (see `evaluators.reference.gradients`).
 
     Raises:
         ValueError: A field has a value that no evaluation could use.
@@ -118,6 +120,7 @@ class Problem(JsonRecord):
     cases: tuple[Case, ...] = ()
     case_of: str = ""
     timed: bool = True
+    backward: bool = False
 
     def __post_init__(self) -> None:
         _one_of("problem.device", self.device, DEVICES)
@@ -181,6 +184,8 @@ class Problem(JsonRecord):
             rules.append(self.layout)
         if not self.timed:
             rules.append("not timed")
+        if self.backward:
+            rules.append("backward")
         rules += [f"{each.name} {each.weight}" for each in self.cases]
         return content_id(self.source, repr(sizes), *rules)
 

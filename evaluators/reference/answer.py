@@ -99,10 +99,12 @@ def judge(
     judges: Callable[[torch.dtype], bool],
     exact: bool,
     products: bool,
+    name: Callable[[int], str],
+    terms: Callable[[int], int],
 ) -> OutputComparison:
-    """Compares outputs with the right ones and returns the worst comparison. Integer outputs are compared
-    only if `judges` says so of their type. `own`, `exact` and `products` are those of
-    `comparison.compare`."""
+    """Compares outputs with the right ones and returns the worst comparison, which names the output if there
+    are several. Integer outputs are compared only if `judges` says so of their type. `own`, `exact`,
+    `products` and `terms` are those of `comparison.compare`."""
     found = []
     for number, out in enumerate(outputs):
         if not (out.is_floating_point() or out.is_complex() or judges(out.dtype)):
@@ -125,7 +127,10 @@ def judge(
             exact=exact,
             products=products,
             overflows=products and free is None,
+            terms=terms(number),
         )
+        if comparison.problem and len(outputs) > 1:
+            comparison = replace(comparison, problem=f"{name(number)}: {comparison.problem}")
         found.append(comparison)
     worst = max(found, key=lambda c: (bool(c.problem), c.error))
     return replace(worst, largest=max(each.largest for each in found))

@@ -23,6 +23,7 @@ from evaluators.base.nearest import nearest
 from evaluators.base.source_file import as_utf8, read_source
 from evaluators.records.problem import DTYPES, Case, Problem, Size, content_id
 from evaluators.reference.containers import map_tensors
+from evaluators.reference.gradients import FORMS, upstream_gradients, with_gradients
 from evaluators.reference.inputs.strided_layouts import clone, laid_out
 from evaluators.reference.neighbours import with_neighbours
 
@@ -303,15 +304,18 @@ def make_model(
     seed: int,
     device: str,
     dtype: str,
+    backward: bool = False,
 ) -> nn.Module:
     """An instance of `cls` with these arguments (see `init_inputs`) on the device, at the dtype, with weights
-    drawn from `seed`. Modules that draw in the same order get the same weights."""
+    drawn from `seed`. Modules that draw in the same order get the same weights. `backward`: with its
+    gradients (see `with_gradients`)."""
     import torch
 
     seed_all(seed)
     named = arguments.named if isinstance(arguments, ConstructorArguments) else {}
     model: nn.Module = getattr(module, cls)(*arguments, **named)
-    return model.to(device=device, dtype=getattr(torch, dtype))
+    model = model.to(device=device, dtype=getattr(torch, dtype))
+    return with_gradients(model) if backward else model
 
 
 def init_inputs(module: types.ModuleType, seed: int) -> ConstructorArguments:
@@ -328,18 +332,31 @@ def make_inputs(
     dtype: str,
     drawn_on: str = "",
     layout: str = "",
+    backward: bool = False,
 ) -> list[Any]:
     """One set of inputs, drawn from `seed` (None: from the generators in their current state) on `drawn_on`
     (default: `device`). Floating-point tensors get the dtype, unless the reference has KEEPS_TYPES; integers
-    and plain values stay as they are. `layout` is that of `Problem`."""
+    and plain values stay as they are. `layout` is that of `Problem`. With `backward`, the last is a list of
+    gradients of the outputs."""
     import torch
 
+    kept = "" if getattr(module, KEEPS_TYPES, False) else dtype
+
+    def drawn() -> list[Any]:
+        with torch.device(drawn_on or device):
+            return [as_task(value, device, kept) for value in inputs_of(module)]
+
+    def model() -> nn.Module:
+        return make_model(module, "Model", init_inputs(module, 0), seed=0, device=device, dtype=dtype)
+
+    if backward and not hasattr(module, FORMS):
+        upstream_gradients(module, model, drawn)  # learns their forms, before the seed counts
     if seed is not None:
         seed_all(seed)
-    with torch.device(drawn_on or device):
-        values = inputs_of(module)
-    dtype = "" if getattr(module, KEEPS_TYPES, False) else dtype
-    values = [as_task(value, device, dtype) for value in values]
+    values = drawn()
+    if backward:
+        with torch.device(drawn_on or device):
+            values.append(as_task(upstream_gradients(module, model, drawn), device, ""))
     return list(map_tensors(partial(laid_out, layout=layout), values)) if layout else values
 
 

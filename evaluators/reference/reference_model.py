@@ -319,6 +319,8 @@ class ReferenceModel(RunningReference):
             judges=judges,
             exact=self.is_exact,
             products=self.has_products,
+            name=self.output_name,
+            terms=self.terms_of,
         )
 
     def judge_draw(

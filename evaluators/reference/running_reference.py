@@ -24,6 +24,7 @@ from evaluators.reference.containers import (
     tensors_of,
 )
 from evaluators.reference.cost.operation_count import Work, count
+from evaluators.reference.gradients import gradient_names, terms_of_gradients
 from evaluators.reference.inputs import weight_changes
 from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.strided_layouts import clone, compact, is_same, without_memory
@@ -76,7 +77,8 @@ class RunningReference:
             self._module = load_module(problem.source, problem.overrides)
             self.random_checks: Hook | None = getattr(self._module, HOOK, None)
             """Set if statistical tests compare the outputs (see `random_outputs`)."""
-            self.leaves_unread = bool(getattr(self._module, LEAVES_UNREAD, False))
+            # A weight that is not used has the gradient zero.
+            self.leaves_unread = problem.backward or bool(getattr(self._module, LEAVES_UNREAD, False))
             self.keeps_integers = bool(getattr(self._module, KEEPS_INTEGERS, False))
             self.eager = self._make(self.seed)
             self.double: DoubleReference | None = DoubleReference(self.eager, source=problem.source)
@@ -91,6 +93,9 @@ class RunningReference:
         """Outputs that are a changed input itself: pairs of output and input numbers."""
         self.shared_outputs: list[int] = []
         """The numbers of outputs in the memory of an input or a weight, which a caller may find changed."""
+        self._output_count = 0
+        self._terms: list[int] = []
+        self._gradients = gradient_names(self.eager, sample) if problem.backward else []
         self.form: Any = None
         """The structure of the output (see `containers.form_of`)."""
         self.slices: RowSlices | None = None
@@ -133,7 +138,13 @@ class RunningReference:
     def _make(self, seed: int) -> nn.Module:
         values = init_inputs(self._module, self.seed)
         return make_model(
-            self._module, "Model", values, seed=seed, device=self.device, dtype=self.problem.dtype
+            self._module,
+            "Model",
+            values,
+            seed=seed,
+            device=self.device,
+            dtype=self.problem.dtype,
+            backward=self.problem.backward,
         )
 
     def draw(self, seed: int | None, name: str = "") -> list[Any]:
@@ -147,6 +158,7 @@ class RunningReference:
             dtype=self.problem.dtype,
             drawn_on=where,
             layout=self.problem.layout,
+            backward=self.problem.backward,
         )
         return values if not name else list(self.distributions[name].applied(values))
 
@@ -213,6 +225,17 @@ class RunningReference:
         """Whether there are answers in float64."""
         return self.double is not None
 
+    def output_name(self, number: int) -> str:
+        """An output in words; in training, the gradients have the names of their inputs and weights."""
+        names = [f"output {each}" for each in range(self._output_count - len(self._gradients))]
+        names += [f"the gradient of {each}" for each in self._gradients]
+        return names[number] if number < len(names) else f"output {number}"
+
+    def terms_of(self, number: int) -> int:
+        """How many numbers each element of an output is the sum of, as far as is known: in training, the
+        gradient of a weight is a sum over all rows of the model's output."""
+        return self._terms[number] if number < len(self._terms) else 1
+
     def forget_sample(self) -> None:
         """Frees the memory of `sample` and `outputs`, which can be several gigabytes."""
         self.sample, self.outputs = [], []
@@ -269,6 +292,8 @@ class RunningReference:
                 given = map_tensors(clone, sample)
                 output = self.eager(*given)
                 found, self.form = tensors_of(output), form_of(output)
+                self._output_count = len(found)
+                self._terms = terms_of_gradients(found, len(self._gradients))
                 if any(each.layout != self._torch.strided for each in found):
                     raise UnfitReference("an output is a sparse tensor")
                 return found, given

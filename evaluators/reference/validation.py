@@ -113,7 +113,7 @@ def _found_of_outputs(
     for number in judged:
         for lazy in lazy_outputs(number, inputs, elsewhere, reference):
             if why := _passes(lazy, inputs, right, answer, reference):
-                found[number] = why if len(right) == 1 else f"output {number}: {why}"
+                found[number] = why if len(right) == 1 else f"{reference.output_name(number)}: {why}"
                 break
 
     def is_idle(number: int) -> bool:
@@ -124,7 +124,7 @@ def _found_of_outputs(
     if len(idle) < len(judged):
         for number in idle:
             says = "constant, or an input, in every draw: a kernel may return that"
-            reference.untried[f"output {number}"] = says
+            reference.untried[reference.output_name(number)] = says
             del found[number]
     return list(found.values())
 

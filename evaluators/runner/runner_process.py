@@ -16,7 +16,7 @@ import time
 import types
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
@@ -171,7 +171,15 @@ class RunnerSession:
             poison_memory(self._device)
         values = init_inputs(reference, order.seed)
         module, cls = (reference, "Model") if candidate is None else (candidate, "ModelNew")
-        model = make_model(module, cls, values, seed=order.seed, device=self._device, dtype=problem.dtype)
+        model = make_model(
+            module,
+            cls,
+            values,
+            seed=order.seed,
+            device=self._device,
+            dtype=problem.dtype,
+            backward=problem.backward,
+        )
         memory = open_shared(order.buffers, fd)
         inputs, outputs = order.inputs, order.outputs
         self._form = order.form
@@ -180,11 +188,16 @@ class RunnerSession:
         self._inputs = [_arguments(order.arguments, tensors) for tensors in self._tensors]
         self._outputs = outputs.views(memory[inputs.bytes :])
         self._gate = gate_of(memory)
-        if candidate is not None and problem.case_of and declines(candidate, self._inputs[0]):
+        own = self._inputs[0][: -1 if problem.backward else None]  # without the gradients of outputs
+        if candidate is not None and problem.case_of and declines(candidate, own):
             raise Declined("its supports(...) returned false for this case")
-        self._model: Any = model
+        self._model: Any = cast(Any, model)
         if spec["role"] == "compiled":
-            self._model = torch.compile(model, mode=spec["compile_mode"])
+            mode, whole = spec["compile_mode"], self._model
+            if problem.backward:  # PyTorch compiles both passes of the model inside
+                whole.model = torch.compile(whole.model, mode=mode)
+            else:
+                self._model = torch.compile(whole, mode=mode)
         poison_memory(self._device)
         gc.collect()
         gc.disable()  # a collection would add milliseconds to some call

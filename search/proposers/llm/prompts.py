@@ -274,6 +274,7 @@ class Prompts:
                 "float8": "float8" in problem.source,
                 "tolerance": tolerance_of(problem),
                 "libraries": LIBRARIES[problem.libraries],
+                "backward": problem.backward,
                 "cases": [_case(each) for each in problem.cases],
                 "roofline": _roofline(measured) if measured else "",
             },

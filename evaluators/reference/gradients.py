@@ -1,0 +1,108 @@
+"""Training: a model as a function of its inputs and of the gradients of its outputs, whose outputs are those
+of the model and the gradients of its inputs and weights. Everything that judges a function then judges the
+backward pass too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from evaluators.reference.containers import WrongForm, map_tensors, tensors_in, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+FORMS = "_forms_of_differentiable_outputs"
+"""An attribute of a reference's module: what `upstream_gradients` has found out."""
+
+
+def with_gradients(model: nn.Module) -> nn.Module:
+    """A module whose last argument is a list of gradients, one for each differentiable output of the model;
+    the other arguments are the model's. It returns the model's output, and a list of the gradients of all
+    floating-point inputs and weights, in their order; zeros where the output does not depend on one."""
+    import torch
+
+    class WithGradients(torch.nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: Any) -> tuple[Any, list[torch.Tensor]]:
+            *inputs, upstream = given
+            with torch.enable_grad():
+                leaves = map_tensors(_leaf, inputs)
+                output = self.model(*leaves)
+                ends = _ends(output)
+                if len(ends) != len(upstream):
+                    raise WrongForm(
+                        f"{len(ends)} outputs have gradients, those of the reference are {len(upstream)}: "
+                        "ModelNew must be differentiable"
+                    )
+                wanted = [
+                    each for each in (*tensors_in(leaves), *self.model.parameters()) if each.requires_grad
+                ]
+                found = torch.autograd.grad(ends, wanted, upstream, allow_unused=True)
+            gradients = [
+                torch.zeros_like(each) if gradient is None else gradient
+                for each, gradient in zip(wanted, found, strict=True)
+            ]
+            return map_tensors(torch.Tensor.detach, output), gradients
+
+    return WithGradients(model)
+
+
+def upstream_gradients(
+    module: types.ModuleType, make: Callable[[], nn.Module], inputs: Callable[[], list[Any]]
+) -> list[torch.Tensor]:
+    """Random gradients for the differentiable outputs of a reference, drawn from the generators in their
+    current state on the current device. The model that `make` returns runs once on `inputs`, to learn their
+    forms. Raises WrongForm if it has none."""
+    import torch
+
+    forms: Sequence[tuple[torch.Size, torch.dtype]] | None = getattr(module, FORMS, None)
+    if forms is None:
+        with torch.enable_grad():
+            forms = [(each.shape, each.dtype) for each in _ends(make()(*map_tensors(_leaf, inputs())))]
+        if not forms:
+            raise WrongForm("none of the outputs depends on the inputs or weights in a differentiable way")
+        setattr(module, FORMS, forms)
+    return [torch.randn(shape).to(dtype) for shape, dtype in forms]
+
+
+def gradient_names(trained: Any, given: Sequence[Any]) -> list[str]:
+    """What the gradients are of, in their order, for a module by `with_gradients` and its arguments."""
+    arguments = inspect.signature(trained.model.forward).parameters
+    names = []
+    for name, value in zip_longest(arguments, given[:-1], fillvalue="an input"):
+        tensors = tensors_in(map_tensors(_leaf, value))
+        numbers = [number for number, each in enumerate(tensors) if each.requires_grad]
+        names += [name if len(tensors) == 1 else f"{name}[{number}]" for number in numbers]
+    return names + [name for name, each in trained.model.named_parameters() if each.requires_grad]
+
+
+def terms_of_gradients(outputs: Sequence[torch.Tensor], gradients: int) -> list[int]:
+    """For each output, of which the last ones are gradients: how many numbers its elements are sums of, at
+    most. Elements of the model's outputs are not taken for sums; the gradient of a weight, whose first
+    dimension is usually that of channels, is a sum over all rows of the largest of them."""
+    own = outputs[: len(outputs) - gradients]
+    most = max((each.numel() for each in own), default=0) if gradients else 0
+    return [
+        *(1 for _ in own),
+        *(max(1, most // max(1, each.shape[0] if each.dim() else 1)) for each in outputs[len(own) :]),
+    ]
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a leaf of a graph, if it can have a gradient."""
+    found = tensor.detach()
+    return found.requires_grad_() if found.is_floating_point() or found.is_complex() else found
+
+
+def _ends(output: Any) -> list[torch.Tensor]:
+    """The tensors of an output that have a gradient."""
+    return [each for each in tensors_of(output) if each.requires_grad]

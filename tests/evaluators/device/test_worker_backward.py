@@ -1,0 +1,75 @@
+"""Kernels for training: their outputs and all gradients are judged, and both passes are timed together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evaluators.device.worker import Worker
+from evaluators.records.evaluation import Status
+from evaluators.records.problem import Kernel, Problem
+from evaluators.reference.loading import load_module, make_inputs, make_model
+from tests.evaluators.device.trained import HONEST, MASKED, NORM, OF_MASKED, WRONG
+
+SAYS = {
+    "no backward pass": "0 outputs have gradients",
+    "no gradient of the bias": "the gradient of bias: ",
+    "a term is missing": "the gradient of x: ",
+    "a gradient of a weight that is not used": "the gradient of unused: ",
+}
+"""What a log names."""
+TRAINED = Problem(name="file/norm", source=NORM, libraries="any", backward=True, timed=False)
+
+
+def kernel(source: str) -> Kernel:
+    return Kernel(source=source, language="cpp")
+
+
+def test_a_model_with_gradients() -> None:
+    module = load_module(NORM, {"rows": 3, "columns": 5})
+    how = {"device": "cpu", "dtype": "float64", "backward": True}
+    first, second = (make_inputs(module, seed=1, **how) for _ in range(2))  # type: ignore[arg-type]
+    x, (upstream,) = first
+    assert upstream.shape == x.shape
+    assert torch.equal(upstream, second[1][0]) and torch.equal(x, second[0])
+    model = make_model(module, "Model", [], seed=1, **how)  # type: ignore[arg-type]
+    output, (dx, dweight, dbias, dunused) = model(x, [upstream])
+    assert not output.requires_grad and not x.requires_grad
+    leaf = x.clone().requires_grad_()
+    plain = make_model(module, "Model", [], seed=1, device="cpu", dtype="float64")
+    plain(leaf).backward(upstream)
+    assert torch.allclose(dx, leaf.grad) and torch.allclose(dweight, plain.weight.grad)
+    assert torch.allclose(dbias, plain.bias.grad)
+    assert torch.equal(dunused, torch.zeros(4))
+
+
+def test_the_id_says_whether_gradients_count() -> None:
+    from dataclasses import replace
+
+    assert TRAINED.id != replace(TRAINED, backward=False).id
+    assert Problem.from_json(TRAINED.to_json()) == TRAINED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_kernels_are_accepted(second: Worker, name: str) -> None:
+    found = second.measure(TRAINED, kernel(HONEST[name]), b"")
+    assert found.status is Status.CORRECT, found.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_faults_in_the_backward_pass_are_found(second: Worker, name: str) -> None:
+    found = second.measure(TRAINED, kernel(WRONG[name]), b"")
+    assert found.status in (Status.INCORRECT, Status.RUNTIME_ERROR), found.log
+    if name in SAYS:
+        assert SAYS[name] in found.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_MASKED)
+def test_several_outputs_and_inputs_without_gradients(second: Worker, name: str) -> None:
+    problem = Problem(name="file/masked", source=MASKED, libraries="any", backward=True, timed=False)
+    source, status = OF_MASKED[name]
+    found = second.measure(problem, kernel(source), b"")
+    assert found.status.value == status, found.log
