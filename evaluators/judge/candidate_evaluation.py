@@ -12,11 +12,14 @@ from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, RunnerClient
 from evaluators.judge.timing.evenness import UNEVEN
-from evaluators.judge.timing.paired_sampling import PairedSampling, Samples
+from evaluators.judge.timing.paired_sampling import PairedSampling, Samples, unchecked_block
 from evaluators.judge.timing.timing_checks import timing_checks
-from evaluators.records.evaluation import Stage, Status, Timing
-from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Effort, Plan, timing_of
+from evaluators.records.evaluation import Passes, Stage, Status, Timing
+from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Block, Effort, Plan, timing_of
 from evaluators.records.verdict import Verdict
+
+FORWARD_PAIRS = 9
+"""Blocks of forward passes, of the kernel and of eager PyTorch each."""
 
 
 class CandidateEvaluation:
@@ -41,6 +44,8 @@ class CandidateEvaluation:
         self._timing_checks = None if quick else timing_checks(session, client, self._correctness_checks)
         self._attribution = None if quick else attribution(session, client, scratch)
         self._remarks: list[str] = []
+        self._passes: Passes | None = None
+        self._times_passes = session.problem.backward and not quick
 
     def verdict(self) -> Verdict:
         """Loads, checks and times the candidate. Raises ChannelClosed if it died, MemoryError or
@@ -68,6 +73,7 @@ class CandidateEvaluation:
             correctness=self._correctness_checks.correctness(),
             roofline=self._session.limits.roofline(),
             own_share=None if self._attribution is None else self._attribution.own_share,
+            passes=self._passes if status is Status.CORRECT else None,
             before_ms=tuple(self._session.times_ms(self._sampling.before)),
             before_calls=self._sampling.before[0].calls if self._sampling.before else 0,
             baseline_calls=self._sampling.eager_calls,
@@ -87,7 +93,36 @@ class CandidateEvaluation:
         if not self._session.problem.timed:
             return None
         with self._stage(Stage.TIMING):
-            return self._checked(self._sampling.measure(call_ms))
+            samples = self._sampling.measure(call_ms)
+            timing = self._checked(samples)
+            if self._times_passes:
+                self._passes = self._both_passes(samples.calls)
+            return timing
+
+    def _both_passes(self, calls: int) -> Passes:
+        """The forward pass alone, in blocks that alternate with eager PyTorch's, and what either saves. After
+        the timing, which it does not concern."""
+        session, sides = self._session, (self._client, self._session.eager)
+        blocks: list[list[Block]] = [[], []]
+        try:
+            for client in sides:
+                client.forward = True
+            for _ in range(FORWARD_PAIRS):
+                for client, found, number in zip(
+                    sides, blocks, (calls, self._sampling.eager_calls), strict=True
+                ):
+                    found.append(unchecked_block(session, client, number))
+        finally:
+            for client in sides:
+                client.forward = False
+        forward_ms, eager_ms = (statistics.median(session.times_ms(each)) for each in blocks)
+        saved, eager_saved = (client.saved_bytes() for client in sides)
+        return Passes(
+            forward_ms=max(forward_ms, 0.0),
+            eager_forward_ms=max(eager_ms, 0.0),
+            saved_bytes=saved,
+            eager_saved_bytes=eager_saved,
+        )
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:

@@ -4,11 +4,10 @@ its outputs."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import BaselineFailed, CandidateRefused, RunnerClient
-from evaluators.judge.timing.paired_sampling import PairedSampling
+from evaluators.judge.timing.paired_sampling import PairedSampling, unchecked_block
 from evaluators.records.evaluation import Stage
 from evaluators.records.probe import Probe, ProbeStatus, ProbeTimes, ProbeTrace, TraceMarks
 from evaluators.records.timing import Block, Plan
@@ -27,11 +26,8 @@ class UncheckedBlocks:
         return min(self._session.call_ms(self.timed_block(1)) for _ in range(WARM_UP_BLOCKS))
 
     def timed_block(self, calls: int) -> Block:
-        """A block on fresh inputs. A probe's outputs are not copied, and the time of the copies, which the
-        known overhead contains, is added."""
-        block = self._client.block(self._session.stage_fresh(calls, self._client))
-        delivery_ms = self._session.calibration.overhead(calls).delivery_ms
-        return replace(block, wall_ms=block.wall_ms + delivery_ms)
+        """A block on fresh inputs, whose outputs are dropped."""
+        return unchecked_block(self._session, self._client, calls)
 
     def settle(self) -> None:
         """Nothing was postponed."""

@@ -27,10 +27,12 @@ from evaluators.runner.messages import (
     KeptHandedIn,
     Load,
     Loaded,
+    MeasureSaved,
     Phase,
     Restore,
     Restored,
     RunnerAnswer,
+    SavedMeasured,
     TimestampsHandedIn,
 )
 from evaluators.runner.shared_buffers import SampledOutput, SharedBuffers
@@ -79,6 +81,8 @@ class RunnerClient(ABC):
         """Whether its runs keep the outputs of the first call since this was set (see `RunCalls`)."""
         self.probes = False
         """Whether its module is a probe, whose outputs do not matter (see `RunCalls`)."""
+        self.forward = False
+        """Whether, in training, only the forward pass is run."""
 
     @abstractmethod
     def block(self, batch: Batch, *, stand_in: int = 0) -> Block:
@@ -145,6 +149,12 @@ class RunnerClient(ABC):
         with self._awake():
             self._channel.send(Restore().message())
             self._answer(Restored)
+
+    def saved_bytes(self) -> int:
+        """What the module's forward pass saves for the backward pass, in training."""
+        with self._awake():
+            self._channel.send(MeasureSaved().message())
+            return self._answer(SavedMeasured).bytes
 
     def timestamps(self, marks: int) -> TimestampsHandedIn:
         """The timestamps of the last call of a probe with this number of marks."""

@@ -218,6 +218,31 @@ def share_text(share: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Passes(JsonRecord):
+    """The two passes of a kernel for training. Its `Timing` is that of both.
+
+    Attributes:
+        forward_ms: The kernel's median time of a forward pass; None if it was not timed.
+        eager_forward_ms: Eager PyTorch's, from blocks of the same session that alternate with the kernel's.
+        saved_bytes: What the kernel's forward pass saves for the backward pass, in addition to the inputs,
+            the weights and the outputs.
+        eager_saved_bytes: The same for eager PyTorch.
+    """
+
+    forward_ms: float | None = None
+    eager_forward_ms: float | None = None
+    saved_bytes: int = 0
+    eager_saved_bytes: int = 0
+
+    def backward_ms(self, timing: Timing) -> tuple[float, float] | None:
+        """The rest of the time of both passes, of the kernel and of eager PyTorch; None if the forward pass
+        was not timed."""
+        if self.forward_ms is None or self.eager_forward_ms is None:
+            return None
+        return timing.kernel_ms - self.forward_ms, timing.eager_ms - self.eager_forward_ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuickStage(JsonRecord):
     """What the quick stage of a race found out about a kernel that was not judged further.
 
@@ -326,6 +351,8 @@ class Evaluation(JsonRecord):
         resources: Registers, stack and shared memory of the GPU functions that the build compiled, those with
             the most registers first. Empty if unknown. Nothing is judged by them.
         paired: The speedups over the companions that the kernel was timed with.
+        passes: The forward and the backward pass of a kernel for training; None for any other. Of a problem
+            with several cases, each case has its own.
 
     Raises:
         ValueError: A status other than `correct` has a timing, one other than `rejected` names a rule, or one
@@ -349,6 +376,7 @@ class Evaluation(JsonRecord):
     quick: QuickStage | None = None
     resources: tuple[FunctionResources, ...] = ()
     paired: tuple[PairedSpeedup, ...] = ()
+    passes: Passes | None = None
 
     def __post_init__(self) -> None:
         if self.timing is not None and self.status is not Status.CORRECT:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from evaluators.base.json_record import JsonRecord
-from evaluators.records.evaluation import Correctness, Evaluation, Roofline, Status, Timing
+from evaluators.records.evaluation import Correctness, Evaluation, Passes, Roofline, Status, Timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Verdict(JsonRecord):
     correctness: Correctness | None = None
     roofline: Roofline | None = None
     own_share: float | None = None
+    passes: Passes | None = None
     before_ms: tuple[float, ...] = ()
     before_calls: int = 0
     baseline_calls: int = 0
@@ -59,4 +60,5 @@ class Verdict(JsonRecord):
             stages_s=stages_s,
             roofline=self.roofline,
             own_share=self.own_share,
+            passes=self.passes,
         )

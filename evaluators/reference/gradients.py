@@ -32,6 +32,10 @@ def with_gradients(model: nn.Module) -> nn.Module:
             super().__init__()
             self.model = model
 
+        def forward_pass(self, *given: Any) -> Any:
+            with torch.enable_grad():
+                return self.model(*map_tensors(_leaf, list(given[:-1])))
+
         def forward(self, *given: Any) -> tuple[Any, list[torch.Tensor]]:
             *inputs, upstream = given
             with torch.enable_grad():
@@ -72,6 +76,39 @@ def upstream_gradients(
             raise WrongForm("none of the outputs depends on the inputs or weights in a differentiable way")
         setattr(module, FORMS, forms)
     return [torch.randn(shape).to(dtype) for shape, dtype in forms]
+
+
+def saved_bytes(trained: Any, given: Sequence[Any]) -> int:
+    """The bytes that a forward pass saves for the backward pass, in addition to its inputs, weights and
+    outputs, for a module by `with_gradients` and its arguments. On a GPU all memory counts that the pass
+    leaves allocated; on a CPU, what PyTorch saves for it."""
+    import torch
+
+    on_gpu = any(each.is_cuda for each in tensors_in(list(given)))
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    before = torch.cuda.memory_allocated() if on_gpu else 0
+    if on_gpu:
+        output = trained.forward_pass(*given)
+        torch.cuda.synchronize()
+        left = torch.cuda.memory_allocated() - before
+        own = {each.untyped_storage().data_ptr(): each for each in tensors_in(output)}
+        known = _storages([*tensors_in(list(given)), *trained.parameters()])
+        return max(
+            0, left - sum(each.untyped_storage().nbytes() for at, each in own.items() if at not in known)
+        )
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = trained.forward_pass(*given)
+    known = _storages([*tensors_in(list(given)), *trained.parameters(), *tensors_in(output)])
+    return sum(each.untyped_storage().nbytes() for at, each in saved.items() if at not in known)
+
+
+def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
+    return {each.untyped_storage().data_ptr() for each in tensors}
 
 
 def gradient_names(trained: Any, given: Sequence[Any]) -> list[str]:

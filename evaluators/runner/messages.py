@@ -105,6 +105,7 @@ class RunCalls(Record):
         keep: keep the outputs of the first call since a run without `keep`, as a caller might.
         probe: the outputs may have any form and are dropped, except for tables of timestamps in those of the
             last call.
+        forward: in training, run the forward pass alone, and drop the outputs.
     """
 
     op = "run"
@@ -117,6 +118,7 @@ class RunCalls(Record):
     wait: bool = False
     keep: bool = False
     probe: bool = False
+    forward: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,13 @@ class TraceCalls(Record):
     calls: Sequence[int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasureSaved(Record):
+    """In training, measure what the forward pass saves for the backward pass. Answer: `SavedMeasured`."""
+
+    op = "measure saved"
+
+
 Order = (
     Move
     | Import
@@ -187,6 +196,7 @@ Order = (
     | Change
     | Restore
     | TraceCalls
+    | MeasureSaved
 )
 ORDERS: dict[str, type[Order]] = {each.op: each for each in get_args(Order)}
 FIELDS: dict[str, Callable[[Any], Any]] = {
@@ -342,6 +352,22 @@ class Changed(RunnerAnswer):
         buffers = message.get("buffers")
         known = [each for each in buffers if isinstance(each, str)] if isinstance(buffers, list) else []
         return cls(alike=message.get("alike") is True, buffers=known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedMeasured(RunnerAnswer):
+    """The bytes that a forward pass has saved."""
+
+    op = "saved measured"
+    bytes: int
+
+    @classmethod
+    def read(cls, message: Message) -> Self:
+        """See `RunnerAnswer`."""
+        size = message.get("bytes")
+        if type(size) is not int or size < 0:
+            raise ProtocolError(f"not a number of bytes: {size!r:.200}")
+        return cls(bytes=size)
 
 
 @dataclass(frozen=True, kw_only=True)

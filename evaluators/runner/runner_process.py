@@ -22,6 +22,7 @@ from evaluators.isolation import confinement, vendor_libraries
 from evaluators.isolation.scratch import SOURCE
 from evaluators.records.probe import MOST_WORKERS
 from evaluators.reference.containers import filled
+from evaluators.reference.gradients import saved_bytes
 from evaluators.reference.inputs import dependent_calls, weight_changes
 from evaluators.reference.loading import init_inputs, load_module, make_model, seed_all
 from evaluators.runner import messages, thin_headers
@@ -34,6 +35,7 @@ from evaluators.runner.messages import (
     HandInTimestamps,
     Import,
     Load,
+    MeasureSaved,
     Move,
     ReadResources,
     Restore,
@@ -121,6 +123,8 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
                     channel.send(session.hand_in_kept(order).message())
                 case HandInTimestamps():
                     channel.send(session.hand_in_timestamps(order.marks).message())
+                case MeasureSaved():
+                    channel.send(messages.SavedMeasured(bytes=session.saved_bytes()).message())
                 case TraceCalls():
                     kernels = session.trace(list(order.calls))
                     channel.send(messages.Counted(kernels=kernels).message())
@@ -229,8 +233,9 @@ class RunnerSession:
                     )
                 if order.seeds:
                     seed_all(order.seeds[call])
-                if order.probe:
-                    probed = self._model(*self._inputs[call])
+                if order.probe or order.forward:
+                    run = self._model.forward_pass if order.forward else self._model
+                    probed = run(*self._inputs[call])
                     continue
                 if order.stand_in:
                     start = time.perf_counter()
@@ -335,6 +340,10 @@ class RunnerSession:
     def restore_weights(self) -> None:
         """Restores the original weights."""
         weight_changes.restore(self._model, self._weights, self._changed_buffers)
+
+    def saved_bytes(self) -> int:
+        """What a forward pass saves for the backward pass."""
+        return saved_bytes(self._model, self._inputs[0])
 
     def trace(self, calls: list[int]) -> list[tuple[str, int]]:
         """Runs the calls under the device's trace; returns every kernel with its time in ns."""

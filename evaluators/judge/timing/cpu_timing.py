@@ -91,6 +91,7 @@ class CpuRunnerClient(RunnerClient):
             deliver=not self.buffers.fetches,
             keep=self.keeps,
             probe=self.probes,
+            forward=self.forward,
         ).message()
         self.buffers.show_one(batch.memory, call)
         leaders = process_tree.spread_threads(self._family)
@@ -109,7 +110,7 @@ class CpuRunnerClient(RunnerClient):
 
     def _fetch(self, call: int, addresses: list[int] | None) -> None:
         """See `RunnerClient`. The runner is stopped."""
-        if self.probes or not self.buffers.fetches:
+        if self.probes or self.forward or not self.buffers.fetches:
             return
         views = self.buffers.output_views[call]
         if addresses is None or len(addresses) != len(views):

@@ -194,6 +194,7 @@ class GpuRunnerClient(RunnerClient):
                 turn=self.buffers.next_turn(),
                 keep=self.keeps,
                 probe=self.probes,
+                forward=self.forward,
             )
             self._channel.send(order.message())
             queued = self._answer_within(self._patience_s(order), batch)

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from evaluators.judge.reference_session import ReferenceSession
@@ -42,6 +42,13 @@ class TimedBlocks(Protocol):
     def change_some_weights(self) -> None:
         """Checks with other values in some weights."""
         ...
+
+
+def unchecked_block(session: ReferenceSession, client: RunnerClient, calls: int) -> Block:
+    """A block on fresh inputs whose outputs are dropped. They are not copied, and the time of the copies,
+    which the known overhead contains, is added."""
+    block = client.block(session.stage_fresh(calls, client))
+    return replace(block, wall_ms=block.wall_ms + session.calibration.overhead(calls).delivery_ms)
 
 
 class PairedSampling:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem
+from evaluators.reference.gradients import saved_bytes
 from evaluators.reference.loading import load_module, make_inputs, make_model
 from tests.evaluators.device.trained import HONEST, MASKED, NORM, OF_MASKED, WRONG
 
@@ -36,16 +40,42 @@ def test_a_model_with_gradients() -> None:
     output, (dx, dweight, dbias, dunused) = model(x, [upstream])
     assert not output.requires_grad and not x.requires_grad
     leaf = x.clone().requires_grad_()
-    plain = make_model(module, "Model", [], seed=1, device="cpu", dtype="float64")
+    plain: Any = make_model(module, "Model", [], seed=1, device="cpu", dtype="float64")
     plain(leaf).backward(upstream)
     assert torch.allclose(dx, leaf.grad) and torch.allclose(dweight, plain.weight.grad)
     assert torch.allclose(dbias, plain.bias.grad)
     assert torch.equal(dunused, torch.zeros(4))
 
 
-def test_the_id_says_whether_gradients_count() -> None:
-    from dataclasses import replace
+def test_what_is_saved_between_the_passes() -> None:
+    how: Any = {"device": "cpu", "dtype": "float32", "backward": True}
+    reference = load_module(NORM, {"rows": 64, "columns": 96})
+    given = make_inputs(reference, seed=1, **how)
+    saved = {}
+    for name in ("by hand", "by autograd", "statistics computed again", "PyTorch's own"):
+        module = load_module(HONEST[name], {}, name="candidate")
+        saved[name] = saved_bytes(make_model(module, "ModelNew", [], seed=1, **how), given)
+    statistics = 2 * 64 * 4
+    assert saved["by hand"] == saved["PyTorch's own"] == statistics
+    assert saved["statistics computed again"] == 0
+    assert saved["by autograd"] > 64 * 96 * 4
 
+
+@pytest.mark.slow
+def test_both_passes_are_timed(second: Worker) -> None:
+    timed = replace(TRAINED, timed=True, overrides={"rows": 4096})
+    found = second.measure(timed, kernel(HONEST["PyTorch's own"]), b"")
+    assert found.status is Status.CORRECT, found.log
+    assert found.timing is not None and found.passes is not None
+    assert found.passes.saved_bytes < found.passes.eager_saved_bytes
+    kernel_ms, eager_ms = found.passes.backward_ms(found.timing) or (0.0, 0.0)
+    assert 0 < kernel_ms < found.timing.kernel_ms and 0 < eager_ms < found.timing.eager_ms
+    assert type(found).from_json(found.to_json()) == found
+    alone = second.measure(replace(timed, backward=False), kernel(HONEST["PyTorch's own"]), b"")
+    assert alone.status is Status.CORRECT and alone.passes is None
+
+
+def test_the_id_says_whether_gradients_count() -> None:
     assert TRAINED.id != replace(TRAINED, backward=False).id
     assert Problem.from_json(TRAINED.to_json()) == TRAINED
 
