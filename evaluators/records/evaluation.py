@@ -242,6 +242,20 @@ class Passes(JsonRecord):
         return timing.kernel_ms - self.forward_ms, timing.eager_ms - self.eager_forward_ms
 
 
+def passes_in_words(passes: Passes, timing: Timing) -> str:
+    """The times of both passes and what the first saves, next to eager PyTorch's, in a sentence."""
+    saved = [f"{each / 2**20:.3g}" for each in (passes.saved_bytes, passes.eager_saved_bytes)]
+    words = f"the forward pass saves {saved[0]} MiB (eager {saved[1]})"
+    if (backward := passes.backward_ms(timing)) is not None:
+        forward = (passes.forward_ms or 0.0, passes.eager_forward_ms or 0.0)
+        times = [
+            f"{name} {own:.3g} ms (eager {eager:.3g})"
+            for name, (own, eager) in (("forward", forward), ("backward", backward))
+        ]
+        words = f"{' and '.join(times)}; {words}"
+    return f"{words[0].upper()}{words[1:]}."
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuickStage(JsonRecord):
     """What the quick stage of a race found out about a kernel that was not judged further.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from evaluators.records.cases import in_lines
 from evaluators.records.configurations import configuration_summary
 from evaluators.records.diagnosis import Diagnosis
-from evaluators.records.evaluation import Evaluation, Status, share_text
+from evaluators.records.evaluation import Evaluation, Status, passes_in_words, share_text
 from evaluators.records.resources import resource_summary
 from search.records.ranking import Ranking
 from search.records.tree import LIBRARY, Category, Outcome, Reflection, Seed, Variant, fastest
@@ -143,6 +143,8 @@ class MeasuredHistory:
         if timing.compile_ms is not None:
             words.append(f", torch.compile {timing.compile_ms:.4g} ms")
         words.append(".")
+        if found.passes is not None:
+            words.append(f" {passes_in_words(found.passes, timing)}")
         if found.cases:
             words.insert(0, "Over all cases, as weighted geometric means: ")
             words += ["\n\n", *(f"- {line}\n" for line in in_lines(found.cases)), "\n"]

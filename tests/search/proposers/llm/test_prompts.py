@@ -15,6 +15,7 @@ from evaluators.records.evaluation import (
     ConfigurationResult,
     Correctness,
     Evaluation,
+    Passes,
     Roofline,
     Status,
 )
@@ -101,6 +102,21 @@ def ideas(
     entries = [SEED, ENTRY]
     evidence = MeasuredHistory(told or [], entries)
     return Prompts(**switches).ideas(PROBLEM, FACTS, seed, evidence, entries, 3, 2, summary=summary)
+
+
+def test_a_kernel_for_training_is_told_what_it_is_judged_by() -> None:
+    passes = Passes(forward_ms=1.0, eager_forward_ms=2.0, saved_bytes=2**20, eager_saved_bytes=2**22)
+    seed = replace(SEED, evaluation=replace(EVALUATION, passes=passes))
+    text = Prompts().ideas(
+        replace(PROBLEM, backward=True), FACTS, seed, MeasuredHistory([], [seed]), [seed], 3, 2
+    )
+    assert "The kernel is for training. `ModelNew` must be differentiable" in text
+    assert "the outputs and the gradients of all float inputs and weights" in text
+    assert "The forward pass" not in text
+    own, eager = EVALUATION.timing.kernel_ms - 1, EVALUATION.timing.eager_ms - 2  # type: ignore[union-attr]
+    assert f"Forward 1 ms (eager 2) and backward {own:.3g} ms (eager {eager:.3g}); " in text
+    assert "the forward pass saves 1 MiB (eager 4)." in text
+    assert "for training" not in ideas()
 
 
 def test_a_kernel_that_a_race_left_out_is_told_with_its_time_and_reason() -> None:
