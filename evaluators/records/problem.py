@@ -233,6 +233,8 @@ def reference_kernel(problem: Problem) -> Kernel:
 def as_strict(known: Problem, asked: Problem) -> bool:
     """Whether the rules of one problem imply those of another: a kernel right for `known` is then right for
     `asked`."""
+    if asked.backward and not known.backward:
+        return False
     if known.tolerance != "strict":
         return TOLERANCES.index(known.tolerance) >= TOLERANCES.index(asked.tolerance)
     if asked.tolerance == "strict":

@@ -46,7 +46,12 @@ MARGIN = 0.02
 
 
 def best(
-    op: str, *, like: torch.Tensor | Sequence[torch.Tensor], root: str | Path = ROOT, measure: bool = True
+    op: str,
+    *,
+    like: torch.Tensor | Sequence[torch.Tensor],
+    root: str | Path = ROOT,
+    measure: bool = True,
+    backward: bool = False,
 ) -> FastestFunction:
     """Returns the fastest function for an operation: a library kernel, or PyTorch's original.
 
@@ -67,11 +72,13 @@ def best(
             of a product, a convolution with windows of 3 x 3.
         root: the folder or fsspec URL of your own library; the shipped kernels are always included.
         measure: time the kernels if no measurement on record is near.
+        backward: for calls whose inputs need gradients: only kernels count whose backward pass was judged, by
+            the recorded speedup of both passes; without any, the original is returned.
 
     Returns:
         A function of the operation's inputs. `name` is the kernel's, `original` says whether it is PyTorch's
-        own computation, and `why` gives the reason. A kernel has no backward, and raises RuntimeError for
-        inputs that need a gradient.
+        own computation, `differentiable` whether its inputs may need a gradient, and `why` gives the reason.
+        A kernel that is not differentiable raises RuntimeError for such inputs.
 
     Raises:
         LookupError: no kernel fits; the message names the operations that have one.
@@ -83,9 +90,12 @@ def best(
     dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
     architecture, device = _device(tensors[0].device)
     known = FolderLibrary(root).entries()
-    fitting = _fitting(known, op, shapes, dtype, architecture)
+    fitting = _fitting(known, op, shapes, dtype, architecture, backward=backward)
     entries = {candidate.name: entry for entry, candidate in fitting}
     some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
+    if backward and not some and (pytorchs := _original_of_any(known, op)) is not None:
+        why = "the library has no kernel with a backward pass for this call"
+        return FastestFunction(pytorchs.function, name=EAGER, why=why)
     if not some:
         what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
         have = ", ".join(sorted({entry.op for entry in known if entry.function}))
@@ -100,7 +110,7 @@ def best(
 
     order: list[tuple[str, str]] = []
     near = some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
-    if measure and original is not None and not near:
+    if measure and original is not None and not near and not backward:
         kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
         kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
         key = json.dumps([op, device, torch.__version__, kinds, kernels])
@@ -110,7 +120,9 @@ def best(
             kernel = next((each for each in some if each.name == name), None)
             supports = None if kernel is None else partial(_supports, kernel, architecture)
             instead = None if original is None else original.function
-            return FastestFunction(found, name=name, why=why, supports=supports, instead=instead)
+            return FastestFunction(
+                found, name=name, why=why, supports=supports, instead=instead, differentiable=backward
+            )
     raise LookupError(f"no kernel of the library for {op} loads here; the log says why")
 
 
@@ -121,15 +133,34 @@ def fitting_entries(
     return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture)]
 
 
+def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
+    """PyTorch's own computation of an operation that some entry has."""
+    entry = next((each for each in known if each.op == op and each.function), None)
+    return None if entry is None else original_of(op, entry)
+
+
 def _fitting(
-    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+    known: Sequence[Entry],
+    op: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    architecture: str,
+    *,
+    backward: bool = False,
 ) -> list[tuple[Entry, Candidate]]:
-    of_op = [entry for entry in known if entry.op == op and entry.function]
+    """`backward`: the entries that were measured with their backward pass, and these measurements alone."""
+    of_op = [
+        entry
+        for entry in known
+        if entry.op == op
+        and entry.function
+        and any(each.problem.backward == backward for each in entry.measurements)
+    ]
     if op in ORIGINALS and len(shapes) > ORIGINALS[op].tensors:
         return []
     return [
         (entry, candidate)
-        for entry, candidate in zip(of_op, candidates(of_op), strict=True)
+        for entry, candidate in zip(of_op, candidates(of_op, backward=backward), strict=True)
         if candidate.takes(
             shapes[: len(candidate.shapes)] if op in ORIGINALS else shapes, dtype, architecture
         )
@@ -228,8 +259,9 @@ def load(entry: Entry) -> Callable[..., Any]:
     return function
 
 
-def candidates(entries: Sequence[Entry]) -> list[Candidate]:
-    """The entries as records to choose from, named by their ids."""
+def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Candidate]:
+    """The entries as records to choose from, named by their ids, with the measurements of the forward pass
+    or, with `backward`, of both."""
     behind = slower(entries)
 
     def measured(entry: Entry, measurement: Measurement) -> MeasuredCase:
@@ -264,8 +296,8 @@ def candidates(entries: Sequence[Entry]) -> list[Candidate]:
             dtypes=entry.dtypes,
             shapes=entry.shapes,
             measured=(
-                *(measured(entry, each) for each in entry.measurements),
-                *map(at_shape, entry.at_shapes),
+                *(measured(entry, each) for each in entry.measurements if each.problem.backward == backward),
+                *(map(at_shape, entry.at_shapes) if not backward else ()),
             ),
             architectures=entry.architectures,
             failed=tuple(sorted({each.architecture for each in entry.checks if not each.evaluation.timing})),

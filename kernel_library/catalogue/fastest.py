@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from evaluators.base.cause import first_line
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -17,12 +20,21 @@ MOST_CALLS = 4096
 Supports = Callable[[Sequence[Sequence[int]], str], bool]
 
 
+def needs_gradients(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a call with these tensors is part of a graph."""
+    import torch
+
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
 class FastestFunction:
     """A library kernel, or PyTorch's own computation, of an operation.
 
     Attributes:
         name: the kernel's id, `eager PyTorch` or `torch.compile`.
         why: the measurements that decided, in one line.
+        differentiable: whether inputs may need a gradient: PyTorch's own computation, or a kernel whose
+            backward pass was judged (`problem.backward=true`).
     """
 
     def __init__(
@@ -33,10 +45,12 @@ class FastestFunction:
         why: str,
         supports: Supports | None = None,
         instead: Callable[..., Any] | None = None,
+        differentiable: bool = False,
     ) -> None:
         """`supports`: whether the function takes tensors of such shapes and dtype; None if it takes any.
         `instead` is the original, for calls that it does not take."""
         self.name, self.why = name, why
+        self.differentiable = differentiable or self.original
         self._function, self._supports, self._instead = function, supports, instead
         self._known: dict[Any, bool] = {}
 
@@ -49,7 +63,7 @@ class FastestFunction:
         """Computes the operation. For inputs that the kernel does not support, PyTorch computes it.
 
         Raises:
-            RuntimeError: an input of a kernel needs a gradient.
+            RuntimeError: an input needs a gradient, and the function is not `differentiable`.
             ValueError: the kernel does not support the inputs, and no original is known.
         """
         if self.original:
@@ -57,7 +71,7 @@ class FastestFunction:
         import torch
 
         tensors = [each for each in (*arguments, *named.values()) if isinstance(each, torch.Tensor)]
-        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        if not self.differentiable and needs_gradients(tensors):
             raise RuntimeError(
                 f"{self.name} has no backward: detach its inputs, or call it under torch.no_grad()"
             )

@@ -63,6 +63,21 @@ def test_the_fastest_that_fits(root: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_call_that_needs_gradients_gets_a_kernel_with_a_backward_pass(root: Path) -> None:
+    trains = summing(2, problem=replace(ROWS, backward=True), speedup=1.5)
+    library, x = FolderLibrary(root), torch.ones(3, 8, requires_grad=True)
+    library.add(summing(1))
+    original = best("sum", like=x, root=root, backward=True)
+    assert original.original and original.differentiable and "no kernel with a backward" in original.why
+    library.add(trains)
+    found = best("sum", like=x, root=root, backward=True)
+    assert found.name == trains.id and found.differentiable
+    found(x).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.zeros(3, 8))  # as this kernel says
+    assert chosen(root, like=torch.ones(3, 8)) == 1
+
+
+@pytest.mark.slow
 def test_the_measurement_closest_to_the_case_counts(root: Path) -> None:
     def both(number: int, large: float, small: float) -> Entry:
         known = summing(number, speedup=large)
