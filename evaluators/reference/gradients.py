@@ -21,6 +21,10 @@ FORMS = "_forms_of_differentiable_outputs"
 """An attribute of a reference's module: what `upstream_gradients` has found out."""
 
 
+class NotDifferentiable(WrongForm):
+    """The outputs have no gradients, or not those of the reference."""
+
+
 def with_gradients(model: nn.Module) -> nn.Module:
     """A module whose last argument is a list of gradients, one for each differentiable output of the model;
     the other arguments are the model's. It returns the model's output, and a list of the gradients of all
@@ -43,9 +47,10 @@ def with_gradients(model: nn.Module) -> nn.Module:
                 output = self.model(*leaves)
                 ends = _ends(output)
                 if len(ends) != len(upstream):
-                    raise WrongForm(
-                        f"{len(ends)} outputs have gradients, those of the reference are {len(upstream)}: "
-                        "ModelNew must be differentiable"
+                    raise NotDifferentiable(
+                        f"{len(ends)} of its outputs have gradients, {len(upstream)} of the reference's: "
+                        "ModelNew must be differentiable, made of PyTorch's operators or of "
+                        "torch.autograd.Function"
                     )
                 wanted = [
                     each for each in (*tensors_in(leaves), *self.model.parameters()) if each.requires_grad
@@ -65,7 +70,7 @@ def upstream_gradients(
 ) -> list[torch.Tensor]:
     """Random gradients for the differentiable outputs of a reference, drawn from the generators in their
     current state on the current device. The model that `make` returns runs once on `inputs`, to learn their
-    forms. Raises WrongForm if it has none."""
+    forms. Raises NotDifferentiable if it has none."""
     import torch
 
     forms: Sequence[tuple[torch.Size, torch.dtype]] | None = getattr(module, FORMS, None)
@@ -73,7 +78,7 @@ def upstream_gradients(
         with torch.enable_grad():
             forms = [(each.shape, each.dtype) for each in _ends(make()(*map_tensors(_leaf, inputs())))]
         if not forms:
-            raise WrongForm("none of the outputs depends on the inputs or weights in a differentiable way")
+            raise NotDifferentiable("none of its outputs has a gradient; leave out problem.backward=true")
         setattr(module, FORMS, forms)
     return [torch.randn(shape).to(dtype) for shape, dtype in forms]
 

@@ -24,7 +24,7 @@ from evaluators.reference.containers import (
     tensors_of,
 )
 from evaluators.reference.cost.operation_count import Work, count
-from evaluators.reference.gradients import gradient_names, terms_of_gradients
+from evaluators.reference.gradients import NotDifferentiable, gradient_names, terms_of_gradients
 from evaluators.reference.inputs import weight_changes
 from evaluators.reference.inputs.input_distributions import Distribution
 from evaluators.reference.inputs.strided_layouts import clone, compact, is_same, without_memory
@@ -85,7 +85,10 @@ class RunningReference:
         self._before: list[torch.Tensor] = []
         self.weights_state = ""
         """Identifies the current weights; "" for the constructor's."""
-        sample = self.draw(secrets.randbits(62))
+        try:
+            sample = self.draw(secrets.randbits(62))
+        except NotDifferentiable as error:
+            raise UnfitReference(str(error)) from error
         self.sample = sample
         self.changed_inputs: list[int] = []
         """The numbers of the input tensors that the reference writes to."""

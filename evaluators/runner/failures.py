@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from evaluators.base.compiler_messages import compiler_messages, without_folders
+from evaluators.reference.gradients import NotDifferentiable
 from evaluators.runner.messages import Failed, Import, Order, Phase, RunCalls
 
 ERROR_CHARACTERS = 6000
@@ -37,7 +38,7 @@ def failure(order: Order, error: BaseException) -> Failed:
     if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith("triton."):
         phase = Phase.IMPORT  # Triton compiles at the first call
     text = build_failure(error) or without_folders("".join(traceback.format_exception(error)))
-    if isinstance(error, WrongOutput):
+    if isinstance(error, WrongOutput | NotDifferentiable):
         phase, text = Phase.OUTPUT, str(error)
     elif isinstance(error, Declined):
         phase, text = Phase.DECLINED, str(error)

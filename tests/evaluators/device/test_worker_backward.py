@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from evaluators.device.child_processes import UnfitProblem
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem
@@ -16,7 +17,7 @@ from evaluators.reference.loading import load_module, make_inputs, make_model
 from tests.evaluators.device.trained import HONEST, MASKED, NORM, OF_MASKED, WRONG
 
 SAYS = {
-    "no backward pass": "0 outputs have gradients",
+    "no backward pass": "0 of its outputs have gradients, 1 of the reference's: ModelNew must be",
     "no gradient of the bias": "the gradient of bias: ",
     "a term is missing": "the gradient of x: ",
     "a gradient of a weight that is not used": "the gradient of unused: ",
@@ -91,9 +92,16 @@ def test_honest_kernels_are_accepted(second: Worker, name: str) -> None:
 @pytest.mark.parametrize("name", WRONG)
 def test_faults_in_the_backward_pass_are_found(second: Worker, name: str) -> None:
     found = second.measure(TRAINED, kernel(WRONG[name]), b"")
-    assert found.status in (Status.INCORRECT, Status.RUNTIME_ERROR), found.log
+    assert found.status is Status.INCORRECT, found.log
     if name in SAYS:
         assert SAYS[name] in found.log
+
+
+@pytest.mark.slow
+def test_a_reference_without_gradients_is_unfit(second: Worker) -> None:
+    source = NORM.replace("return (x - mean)", "return x.argmax(-1)\n        return (x - mean)")
+    with pytest.raises(UnfitProblem, match="none of its outputs has a gradient; leave out problem"):
+        second.measure(replace(TRAINED, source=source), kernel(HONEST["by hand"]), b"")
 
 
 @pytest.mark.slow

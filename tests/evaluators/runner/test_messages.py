@@ -25,6 +25,7 @@ from evaluators.runner.messages import (
     KeptHandedIn,
     Load,
     Loaded,
+    MeasureSaved,
     Move,
     Order,
     Phase,
@@ -33,6 +34,7 @@ from evaluators.runner.messages import (
     Restore,
     RunCalls,
     RunnerAnswer,
+    SavedMeasured,
     TimestampsHandedIn,
     TraceCalls,
     order_of,
@@ -79,6 +81,7 @@ LAYOUT = Layout.of([torch.empty(3, 5, device="meta")], 4)
         Change(how=WeightChange(seed=5), forms=[], buffers=[]),
         Restore(),
         TraceCalls(calls=[1, 0]),
+        MeasureSaved(),
     ],
 )
 def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
@@ -96,6 +99,7 @@ def test_an_order_arrives_as_it_was_sent(order: Order) -> None:
         TimestampsHandedIn(rows=[[1, -2], [0, 2**62]], workers=9),
         Changed(alike=True, buffers=["a"]),
         Counted(kernels=[("relu", 12)]),
+        SavedMeasured(bytes=4096),
         ResourcesRead(functions=()),
         ResourcesRead(functions=(RESOURCES,)),
         Failed(phase=Phase.DEVICE, error="lost", compiler=True),
@@ -141,6 +145,10 @@ def test_absent_fields_are_left_out_of_a_message() -> None:
         (ResourcesRead, {"functions": [RESOURCES.to_json() | {"registers": True}]}),
         (ResourcesRead, {"functions": [RESOURCES.to_json() | {"stack_bytes": -1}]}),
         (ResourcesRead, {"functions": [RESOURCES.to_json() | {"shared_bytes": 10**400}]}),
+        (SavedMeasured, {}),
+        (SavedMeasured, {"bytes": -1}),
+        (SavedMeasured, {"bytes": True}),
+        (SavedMeasured, {"bytes": 1.5}),
         (Counted, {}),
         (Counted, {"kernels": {}}),
         (Counted, {"kernels": [["relu"]]}),
@@ -167,4 +175,4 @@ def test_unreported_weights_have_none_of_the_forms() -> None:
 
 
 def test_every_order_has_a_unique_name() -> None:
-    assert len(messages.ORDERS) == 11
+    assert len(messages.ORDERS) == 12
