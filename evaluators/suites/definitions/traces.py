@@ -30,7 +30,8 @@ def traces_of(
     solution: str, definition: Definition, problem: Problem, evaluation: Evaluation
 ) -> Iterator[Mapping[str, Any]]:
     """A trace for each workload that the evaluation tried: those that were timed, and those on which the
-    solution fails. One that was checked and not timed has no trace, because one without times has no form.
+    solution fails. One that was checked and not timed has no trace, because one without times has no form. If
+    the solution fails on held-out cases alone, which are no workloads, all traces have the verdict on one.
 
     `max_relative_error` is the normwise error, ‖out − ref‖ / ‖ref‖; `extra` says so. Raises BadReference if
     the definition's files cannot be read.
@@ -41,8 +42,12 @@ def traces_of(
         for name in ([each.name for each in problem.cases] or [""])
     )
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    for each in results:
-        if each.name in rows and (found := _evaluation(each.evaluation, evaluation.environment, now)):
+    known = [each for each in results if each.name in rows]
+    elsewhere = None
+    if evaluation.status.is_of_the_kernel and not any(each.fails for each in known):
+        elsewhere = next((each.evaluation for each in results if each.fails), None)
+    for each in known:
+        if found := _evaluation(elsewhere or each.evaluation, evaluation.environment, now):
             yield {
                 "definition": definition.read().get("name", definition.name),
                 "workload": rows[each.name],

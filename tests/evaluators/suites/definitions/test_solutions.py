@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,11 @@ def test_verdicts_become_traces(sets: Path) -> None:
     assert passed["correctness"]["max_absolute_error"] == 1e-6
     assert traces[8]["evaluation"]["correctness"] is None
     assert traces[24]["evaluation"]["log"] == "work: a library does it"
+    held_out = CaseResult(name="rows=9", weight=0.0, held_out=True, evaluation=found[8])
+    elsewhere = replace(whole, cases=(cases[0], cases[2], held_out))
+    rejected = [each["evaluation"] for each in traces_of("s", definition, problem, elsewhere)]
+    assert [each["status"] for each in rejected] == ["INCORRECT_DTYPE"] * 2
+    assert rejected[0]["performance"] is None
     failed = Evaluation(status=Status.COMPILE_ERROR, log="no")
     assert len(list(traces_of("s", definition, problem, failed))) == len(problem.cases)
 
