@@ -23,6 +23,8 @@ from evaluators.rewards.server import RewardServer, application
 from evaluators.rewards.verdicts import Verdicts
 from tests.evaluators.rewards.verdicts import FakeJudge, failed, kernel
 
+pytestmark = [pytest.mark.slow, pytest.mark.core]
+
 SOFTMAX = {"problem": "level1/softmax"}
 REFERENCE = """
 import torch

@@ -55,6 +55,8 @@ from tests.search.fakes import (
     verdict_by_hash,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.core]
+
 CHEAP = {"ideas": 2, "branch": 2, "rounds": 2}
 
 
