@@ -84,13 +84,10 @@ def _facts(evaluation: Evaluation, libraries: str) -> Iterator[tuple[str, str]]:
         compiled = f", torch.compile {_ms(timing.compile_ms)}" if timing.compile_ms is not None else ""
         yield "time", f"{_ms(timing.kernel_ms)}; eager {_ms(timing.eager_ms)}{compiled}"
         yield "speedup", "; ".join(_speedups(evaluation))
-    if (passes := evaluation.passes) is not None:
-        if timing is not None and (backward := passes.backward_ms(timing)) is not None:
-            for name, kernel, eager in (
-                ("forward", passes.forward_ms, passes.eager_forward_ms),
-                ("backward", *backward),
-            ):
-                yield name, f"{_ms(kernel or 0.0)}; eager {_ms(eager or 0.0)}"
+    if (passes := evaluation.passes) is not None and timing is not None:
+        own_ms, eager_ms = passes.backward_ms(timing)
+        yield "forward", f"{_ms(passes.forward_ms)}; eager {_ms(passes.eager_forward_ms)}"
+        yield "backward", f"{_ms(own_ms)}; eager {_ms(eager_ms)}"
         saved = [f"{each / 2**20:.3g} MiB" for each in (passes.saved_bytes, passes.eager_saved_bytes)]
         yield "saved", f"{saved[0]} between the passes; eager {saved[1]}"
     if (roofline := evaluation.roofline) is not None:

@@ -222,38 +222,31 @@ class Passes(JsonRecord):
     """The two passes of a kernel for training. Its `Timing` is that of both.
 
     Attributes:
-        forward_ms: The kernel's median time of a forward pass; None if it was not timed.
+        forward_ms: The kernel's median time of a forward pass.
         eager_forward_ms: Eager PyTorch's, from blocks of the same session that alternate with the kernel's.
         saved_bytes: What the kernel's forward pass saves for the backward pass, in addition to the inputs,
             the weights and the outputs.
         eager_saved_bytes: The same for eager PyTorch.
     """
 
-    forward_ms: float | None = None
-    eager_forward_ms: float | None = None
-    saved_bytes: int = 0
-    eager_saved_bytes: int = 0
+    forward_ms: float
+    eager_forward_ms: float
+    saved_bytes: int
+    eager_saved_bytes: int
 
-    def backward_ms(self, timing: Timing) -> tuple[float, float] | None:
-        """The rest of the time of both passes, of the kernel and of eager PyTorch; None if the forward pass
-        was not timed."""
-        if self.forward_ms is None or self.eager_forward_ms is None:
-            return None
+    def backward_ms(self, timing: Timing) -> tuple[float, float]:
+        """The rest of the time of both passes, of the kernel and of eager PyTorch."""
         return timing.kernel_ms - self.forward_ms, timing.eager_ms - self.eager_forward_ms
 
 
 def passes_in_words(passes: Passes, timing: Timing) -> str:
     """The times of both passes and what the first saves, next to eager PyTorch's, in a sentence."""
-    saved = [f"{each / 2**20:.3g}" for each in (passes.saved_bytes, passes.eager_saved_bytes)]
-    words = f"the forward pass saves {saved[0]} MiB (eager {saved[1]})"
-    if (backward := passes.backward_ms(timing)) is not None:
-        forward = (passes.forward_ms or 0.0, passes.eager_forward_ms or 0.0)
-        times = [
-            f"{name} {own:.3g} ms (eager {eager:.3g})"
-            for name, (own, eager) in (("forward", forward), ("backward", backward))
-        ]
-        words = f"{' and '.join(times)}; {words}"
-    return f"{words[0].upper()}{words[1:]}."
+    own_ms, eager_ms = passes.backward_ms(timing)
+    return (
+        f"Forward {passes.forward_ms:.3g} ms (eager {passes.eager_forward_ms:.3g}) and backward "
+        f"{own_ms:.3g} ms (eager {eager_ms:.3g}); the forward pass saves "
+        f"{passes.saved_bytes / 2**20:.3g} MiB (eager {passes.eager_saved_bytes / 2**20:.3g})."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -298,10 +298,9 @@ def scored(
         if each.problem not in left_out and each.evaluation.status.is_of_the_kernel:
             by_problem.setdefault(each.problem, []).append(each.evaluation)
     return [
-        Scored(
-            problem=problem,
+        replace(
+            Scored.of(problem, evaluations),
             speedups=[_speedup(problem, each, times) for each in evaluations],
-            compiled=[each.status not in NOT_COMPILED for each in evaluations],
         )
         for problem, evaluations in by_problem.items()
     ]

@@ -31,7 +31,8 @@ from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Kernel, Problem, language_of
 from evaluators.records.scores import Estimate, Scored, correct, fast_p, geometric_mean, roofline, sol_score
 from evaluators.scheduler.pool import Pool
-from evaluators.suites.definitions.solutions import BadSolution, SolutionFile, is_solution, read_solution
+from evaluators.suites.definitions.files import solution_at
+from evaluators.suites.definitions.solutions import BadSolution, SolutionFile, read_solution
 from evaluators.suites.definitions.traces import traces_of
 
 COLUMNS = (
@@ -97,7 +98,7 @@ async def score_solutions(config: DictConfig, output: Console) -> int:
 def solutions_in(folder: Path) -> tuple[list[SolutionFile], dict[str, str]]:
     """The solutions below a folder, and why others cannot be judged. Raises UsageError if there are none."""
     found, refused = list[SolutionFile](), dict[str, str]()
-    for path in filter(is_solution, sorted(folder.rglob("*.json"))):
+    for path in filter(solution_at, sorted(folder.rglob("*.json"))):
         try:
             found.append(read_solution(path))
         except (BadSolution, OSError) as error:

@@ -94,15 +94,12 @@ class Definitions:
 
 def _solutions_by(author: str, suite: str) -> dict[str, Path]:
     """The author's solutions in a suite's folder, by definition. Raises SuiteMissing if there are none."""
-    root, found = Path(os.environ[ROOTS[suite]]).expanduser(), dict[str, Path]()
-    authors = set[str]()
-    for path in sorted(root.glob("**/*.json")):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            solution = json.loads(path.read_text(encoding="utf-8"))
-            if {"definition", "spec", "sources"} <= solution.keys():
-                authors.add(str(solution.get("author")))
-                if solution.get("author") == author:
-                    found.setdefault(str(solution["definition"]), path)
+    found, authors = dict[str, Path](), set[str]()
+    for path in sorted(_root(suite).glob("**/*.json")):
+        if (solution := solution_at(path)) is not None:
+            authors.add(str(solution.get("author")))
+            if solution.get("author") == author:
+                found.setdefault(str(solution["definition"]), path)
     if not found:
         others = f"; its authors are {', '.join(sorted(authors))}" if authors else ""
         raise SuiteMissing(f"{suite} has no solutions by {author}{others}")
@@ -114,9 +111,14 @@ def definitions(suite: str) -> Sequence[Definition]:
     variable = ROOTS[suite]
     if not (folder := os.environ.get(variable, "")):
         raise SuiteMissing(f"{suite} is not available: set {variable} to the folder of its data set")
-    if not (found := _definitions_in(Path(folder).expanduser(), suite)):
+    if not (found := _definitions_in(_root(suite), suite)):
         raise SuiteMissing(f"{variable}={folder} has no definitions of {suite}")
     return found
+
+
+def _root(suite: str) -> Path:
+    """The folder of a suite, if its variable is set."""
+    return Path(os.environ.get(ROOTS[suite], "")).expanduser()
 
 
 @functools.cache
@@ -159,19 +161,23 @@ def definition_of(problem: str) -> Definition:
 def definition_named(name: str, solution: Path) -> Definition | None:
     """The definition with this name; None if there is none. If both suites have one, it is that of the suite
     whose folder the solution's file is in."""
-    known: list[Definition] = []
-    for suite in ROOTS:
+    around = solution.resolve().parents
+    for suite in sorted(ROOTS, key=lambda each: _root(each).resolve() not in around):
         with contextlib.suppress(SuiteMissing):
-            known += definitions(suite)
-    beside = solution.resolve().parents
+            # A definition's own name may differ from that of its file.
+            for each in sorted(definitions(suite), key=lambda one: one.name != name):
+                if name in (each.name, each.read().get("name")):
+                    return each
+    return None
 
-    def order(each: Definition) -> tuple[bool, bool]:
-        # A definition's own name may differ from that of its file.
-        return each.file.resolve().parents[1] not in beside, each.name != name
 
-    return next(
-        (each for each in sorted(known, key=order) if name in (each.name, each.read().get("name"))), None
-    )
+def solution_at(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file if it looks like a solution."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"definition", "spec", "sources"} <= found.keys() else None
 
 
 def stored_tensors(path: str) -> tuple[str, str] | None:

@@ -43,15 +43,6 @@ class SolutionFile:
     source: str
 
 
-def is_solution(path: Path) -> bool:
-    """Whether a JSON file looks like a solution."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"definition", "spec", "sources"} <= found.keys()
-
-
 def read_solution(path: Path) -> SolutionFile:
     """The solution in a file. Its kernel is a `ModelNew` that calls the entry point. Raises BadSolution and
     OSError."""

@@ -36,7 +36,7 @@ def traces_of(
     `max_relative_error` is the normwise error, ‖out − ref‖ / ‖ref‖; `extra` says so. Raises BadReference if
     the definition's files cannot be read.
     """
-    rows = rows_by_case(definition, problem)
+    rows, name = rows_by_case(definition, problem), definition.read().get("name", definition.name)
     results = evaluation.cases or tuple(
         CaseResult(name=name, weight=1.0, held_out=False, evaluation=evaluation)
         for name in ([each.name for each in problem.cases] or [""])
@@ -49,7 +49,7 @@ def traces_of(
     for each in known:
         if found := _evaluation(elsewhere or each.evaluation, evaluation.environment, now):
             yield {
-                "definition": definition.read().get("name", definition.name),
+                "definition": name,
                 "workload": rows[each.name],
                 "solution": solution,
                 "evaluation": found,
