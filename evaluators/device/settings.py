@@ -12,7 +12,7 @@ from evaluators.records.configurations import ConfigurationLimits
 from evaluators.records.timing import Effort, Plan
 from evaluators.system.user_cache import cache_folder
 
-QUICK_PRECISION, QUICK_SHARE = 0.05, 0.25
+QUICK_PRECISION, QUICK_SHARE, QUICK_BLOCK = 0.05, 0.25, 0.25
 """Precision of a quick measurement, and its time as a share of a usual one's: what may win is timed again."""
 
 
@@ -64,8 +64,12 @@ class Settings:
     def plan_of(self, effort: Effort) -> Plan:
         """How long a measurement takes."""
         if effort is Effort.QUICK:
-            precision, max_s = max(self.plan.precision, QUICK_PRECISION), QUICK_SHARE * self.plan.max_s
-            return replace(self.plan, precision=precision, max_s=max_s)
+            return replace(
+                self.plan,
+                block_ms=QUICK_BLOCK * self.plan.block_ms,
+                precision=max(self.plan.precision, QUICK_PRECISION),
+                max_s=QUICK_SHARE * self.plan.max_s,
+            )
         return self.thorough_plan if effort is Effort.THOROUGH else self.plan
 
     def session_options(self, keep_range: bool) -> dict[str, Any]:

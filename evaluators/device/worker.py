@@ -214,8 +214,14 @@ class Worker:
             verdicts = compared(
                 processes, runners, plan, effort, lambda: self._watch(processes, self._settings.timeout_s)
             )
-        stages_s = {Stage.COMPARING.value: (time.monotonic() - start) / len(kernels)}
-        return [verdict.evaluation(processes.facts, stages_s) for verdict in verdicts]
+        own_s = (time.monotonic() - start) / len(kernels)
+        return [
+            verdict.evaluation(
+                processes.facts,
+                {**verdict.stages_s, Stage.COMPARING.value: own_s - sum(verdict.stages_s.values())},
+            )
+            for verdict in verdicts
+        ]
 
     def close(self) -> None:
         """Ends every process."""

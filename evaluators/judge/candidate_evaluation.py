@@ -39,8 +39,10 @@ class CandidateEvaluation:
         self._session, self._client, self._say = session, client, say
         self._correctness_checks = CorrectnessChecks(session, client, effort)
         compiled = session.compiled if effort is Effort.THOROUGH else None
-        self._sampling = PairedSampling(session, client, plan, self._correctness_checks, compiled=compiled)
         quick = effort is Effort.QUICK
+        self._sampling = PairedSampling(
+            session, client, plan, self._correctness_checks, compiled=compiled, brief=quick
+        )
         self._timing_checks = None if quick else timing_checks(session, client, self._correctness_checks)
         self._attribution = None if quick else attribution(session, client, scratch)
         self._remarks: list[str] = []

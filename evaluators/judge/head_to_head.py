@@ -12,13 +12,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluators.judge.correctness_checks import CorrectnessChecks
 from evaluators.judge.reference_session import ReferenceSession
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient, ready
 from evaluators.judge.timing.evenness import UNEVEN
-from evaluators.records.evaluation import Status
+from evaluators.records.evaluation import Stage, Status
 from evaluators.records.timing import MIN_PAIRS, Block, Effort, Plan, timing_of
 from evaluators.records.verdict import Verdict
 from evaluators.reference.inputs import weight_changes
@@ -77,8 +77,9 @@ class HeadToHead:
             each.close()
         buffer_sets = self._stack.enter_context(session.buffer_sets(compared)) if compared else []
         ends = zip(channels[:compared], pids[:compared], buffer_sets, strict=True)
-        for each in channels[:compared]:
-            ready(each)
+        with session.clock.step(Stage.STARTING):
+            for each in channels[:compared]:
+                ready(each)
         clients = [session.candidate(*each) for each in ends]
         self._plan = plan.on(session.device).lengthened((len(clients) + 1) / 2)
         self._entries = [
@@ -123,13 +124,15 @@ class HeadToHead:
             yield RoundStep(candidate=None, run=self._lower_overhead)
 
     def verdicts(self) -> list[Verdict]:
-        """One per candidate, in order. Raises RuntimeError if something has slowed the baseline down, because
-        it is unknown which of them did."""
+        """One per candidate, in order, with equal shares of the seconds of each stage. Raises RuntimeError if
+        something has slowed the baseline down, because it is unknown which of them did."""
         if self.alive:
             before, alongside = map(self._session.times_ms, (self._before, self._eager))
             if reason := self._session.calibration.sabotage(before, alongside, self._eager_calls):
                 raise RuntimeError(f"while several kernels were compared: {reason}")
-        return [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
+        found = [*(each.verdict or self._judged(each) for each in self._entries), *self._left_out]
+        shares = {stage: s / len(found) for stage, s in self._session.clock.seconds().items()}
+        return [replace(each, stages_s=shares) for each in found]
 
     def close(self) -> None:
         """Lets the runners end, and frees their memory."""
@@ -183,9 +186,7 @@ class HeadToHead:
         return RoundStep(candidate=entry.number, run=run)
 
     def _before_any(self) -> bool:
-        calibration = self._session.calibration
-        calibration.renew_overhead()
-        self._before = calibration.eager_alone(self._session.eager_calls(self._plan))
+        self._before = self._session.eager_alone(self._plan)
         return False
 
     def _lower_overhead(self) -> bool:
@@ -193,8 +194,10 @@ class HeadToHead:
         return False
 
     def _enter(self, entry: Contender) -> None:
-        self._session.load(entry.client)
-        entry.call_ms = entry.correctness_checks.begin(self._plan)
+        with self._session.clock.step(Stage.LOADING):
+            self._session.load(entry.client)
+        with self._session.clock.step(Stage.CHECKING):
+            entry.call_ms = entry.correctness_checks.begin(self._plan)
 
     def _share_out(self) -> None:
         """Uses the same number of calls for all blocks, eager's too, that are about equally fast, so that
@@ -215,7 +218,8 @@ class HeadToHead:
 
     def _try_block(self, entry: Contender) -> None:
         """A warm-up block, which shows how long a call takes in one."""
-        entry.call_ms = self._session.call_ms(entry.correctness_checks.timed_block(entry.calls))
+        with self._session.clock.step(Stage.TIMING):
+            entry.call_ms = self._session.call_ms(entry.correctness_checks.timed_block(entry.calls))
         entry.correctness_checks.settle()
         room = entry.client.queue_room(self._session.staged(entry.calls), self._session.capacity)
         self._room = min(self._room, room)
@@ -229,10 +233,12 @@ class HeadToHead:
             yield order[::-1]
 
     def _block(self, entry: Contender) -> None:
-        entry.blocks.append(entry.correctness_checks.timed_block(entry.calls))
+        with self._session.clock.step(Stage.TIMING):
+            entry.blocks.append(entry.correctness_checks.timed_block(entry.calls))
 
     def _eager_block(self) -> bool:
-        self._eager.append(self._session.baseline_block(self._session.eager, self._eager_calls))
+        with self._session.clock.step(Stage.TIMING):
+            self._eager.append(self._session.baseline_block(self._session.eager, self._eager_calls))
         return False
 
     def _check(self, entry: Contender) -> None:

@@ -162,6 +162,7 @@ class JudgeProcess:
                 self._worker.send({"op": "probed", "probe": probe.to_json()})
             case "compare" if session is not None:
                 channels = [Channel.from_fd(fd) for fd in self._worker.take_fds(order["fds"])]
+                session.start_clock()
                 self._head_to_head = HeadToHead(
                     session, channels, order["pids"], Plan(**order["plan"]), Effort(order["effort"])
                 )

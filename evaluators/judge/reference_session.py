@@ -46,6 +46,8 @@ LEAST_CALLS = 5
 distribution."""
 SLOW_MS = 50.0
 """A reference call that takes longer than this is timed only once."""
+RECENT_S = 10.0
+"""How old the baseline's time may be that a quick measurement relies on, in s."""
 HINT = "(problem.allow_degenerate=true accepts it all the same)"
 """Ends the message about a reference that accepts lazy answers. Other references cannot be accepted."""
 
@@ -82,6 +84,8 @@ class ReferenceSession:
         self.start_clock()
         self.reference = ReferenceModel(problem, keep_range=options.keep_range, steps=self._steps)
         self.compiled: RunnerClient | None = None
+        self._alone: tuple[float, list[Block]] | None = None
+        """When `eager_alone` was last measured, and what."""
         self.vendor_kernels: VendorKernels | None = None
         """On a GPU, the kernels that a candidate may not use. None if it may use any, or if the device's
         trace does not even show the reference's."""
@@ -230,6 +234,21 @@ class ReferenceSession:
         `Calibration.credible_ms`)."""
         most_ms = self.calibration.credible_ms(self.times_ms(before), alongside[0].calls)
         return [min(each, most_ms) for each in self.times_ms(alongside)]
+
+    def eager_alone(self, plan: Plan, *, renew: bool = True) -> list[Block]:
+        """Blocks of the baseline while no candidate has run anything, after the overhead of blocks was
+        measured again. Without `renew`, on a GPU, those of the same size count that are RECENT_S old at
+        most."""
+        if not renew and self.calibration.queues and self._alone is not None:
+            measured_at, blocks = self._alone
+            if time.monotonic() - measured_at < RECENT_S and blocks[0].calls == self.eager_calls(plan):
+                return blocks
+        with self.clock.step(Stage.CALIBRATING):
+            self.calibration.renew_overhead()
+        with self.clock.step(Stage.BASELINE):
+            blocks = self.calibration.eager_alone(self.eager_calls(plan))
+        self._alone = time.monotonic(), blocks
+        return blocks
 
     def baseline_block(self, client: RunnerClient, calls: int) -> Block:
         """A baseline's block on fresh inputs, like a candidate's."""

@@ -85,7 +85,7 @@ class Stage(StrEnum):
     ENDING = "ending"
     """Ending the kernel's process."""
     COMPARING = "comparing"
-    """An entire head-to-head."""
+    """What a head-to-head takes apart from the other stages: starting and ending all processes."""
     CONFIGURATIONS = "configurations"
     """Choosing one of a kernel's configurations, before the chosen one is judged."""
     OTHER = "other"

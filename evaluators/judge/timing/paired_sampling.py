@@ -53,7 +53,7 @@ def unchecked_block(session: ReferenceSession, client: RunnerClient, calls: int)
 
 class PairedSampling:
     """One candidate's blocks and those of the baselines in `session`. With `compiled`, that baseline is timed
-    too."""
+    too; if `brief`, the baseline's own time may be some seconds old, and nothing is measured again."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class PairedSampling:
         blocks: TimedBlocks,
         *,
         compiled: RunnerClient | None = None,
+        brief: bool = False,
     ) -> None:
+        self._brief = brief
         self._session, self._client, self._blocks, self._compiled = session, client, blocks, compiled
         self.plan = plan.on(session.device)
         self.eager_calls = session.eager_calls(self.plan) if session.problem.timed else 0
@@ -77,10 +79,7 @@ class PairedSampling:
         """Times the baseline alone, before the candidate is loaded."""
         session = self._session
         if session.problem.timed:
-            with session.clock.step(Stage.CALIBRATING):
-                session.calibration.renew_overhead()
-            with session.clock.step(Stage.BASELINE):
-                self.before = session.calibration.eager_alone(session.eager_calls(self.plan))
+            self.before = session.eager_alone(self.plan, renew=not self._brief)
             self.eager_calls = session.eager_calls(self.plan)
         self._others_bytes = session.memory.others_bytes()
 
@@ -114,12 +113,17 @@ class PairedSampling:
         samples = self._sample(calls)
         sampled_ms = statistics.median(self._session.times_ms(samples.kernel))
         # A kernel that was slower before is sampled again: short blocks are for slow kernels.
-        if calibration.queues and self.plan.calls(sampled_ms, self._session.capacity) > 2 * calls:
+        if (
+            calibration.queues
+            and not self._brief
+            and self.plan.calls(sampled_ms, self._session.capacity) > 2 * calls
+        ):
             longer = self._block_calls(sampled_ms)
             if longer > 2 * calls:
                 samples = self._sample(longer)
-        with self._session.clock.step(Stage.CALIBRATING):
-            calibration.lower_overhead()
+        if not self._brief:
+            with self._session.clock.step(Stage.CALIBRATING):
+                calibration.lower_overhead()
         return samples
 
     def _sample(self, calls: int) -> Samples:

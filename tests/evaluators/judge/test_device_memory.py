@@ -65,7 +65,7 @@ def evaluation_of(
         compiled=None,
         vendor_kernels=None,
         memory=memory,
-        calibration=SimpleNamespace(renew_overhead=lambda: None, eager_alone=lambda calls: []),
+        eager_alone=lambda plan, renew: [],
         reference=SimpleNamespace(weight_forms=(), random_checks=None, restore_weights=lambda: None),
         eager_calls=lambda plan: 1,
         times_ms=lambda blocks: [],

@@ -13,6 +13,7 @@ import pytest
 from evaluators.device.worker import Worker
 from evaluators.judge.head_to_head import HeadToHead
 from evaluators.records.evaluation import Evaluation, Status
+from evaluators.records.opening import Steps
 from evaluators.records.problem import Kernel
 from evaluators.records.timing import Effort, Plan, paired_speedup
 from evaluators.records.verdict import Verdict
@@ -122,6 +123,7 @@ def test_only_kernels_that_fit_the_device_are_compared(room: int, compared: int)
         yield [object() for _ in range(count)]
 
     session: Any = SimpleNamespace(
+        clock=Steps(),
         memory=SimpleNamespace(most_candidates=lambda whole, wanted: min(room, wanted)),
         buffer_sets=buffer_sets,
         candidate=lambda channel, pid, buffers: made.append(channel),
