@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from evaluators.suites.definitions.solutions import COMPILED
 from evaluators.system import process_tree
 
 PASSED = "PASSED"
-SUITES = ("solexec", "flashinfer")
+PACKAGES = {"solexec": "sol_execbench", "flashinfer": "flashinfer_bench"}
+"""By set, the package of its evaluator, which is also the option with the clone that has it."""
+SUITES = (*PACKAGES,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,42 +39,45 @@ def judged_by_theirs(
     asked: Sequence[Asked], out: Path, given: Mapping[str, str], which: Sequence[str]
 ) -> list[Asked]:
     """The solutions with the findings of the projects' evaluators, as far as they got within the limit."""
-    work, saved = out / "theirs", out / "theirs.jsonl"
-    shutil.rmtree(work, ignore_errors=True)
-    store = JsonlStore(saved)
-    jobs = dict[str, list[Job]]()
-    for suite, clone, make in (
-        ("solexec", given["sol_execbench"], solexec_jobs),
-        ("flashinfer", given["flashinfer_bench"], flashinfer_jobs),
-    ):
-        if suite in which:
-            if not Path(clone, "src" if suite == "solexec" else "flashinfer_bench").is_dir() or not clone:
-                raise UsageError(f"{suite}: there is no clone of the evaluator in {clone or 'its option'}")
-            new = [each for each in asked if store.get(f"{suite} {each.key}") is None]
-            jobs[suite] = list(make(new, work / suite))
+    store, jobs = JsonlStore(out / "theirs.jsonl"), list[tuple[float, str, Job]]()
+    for suite in which:
+        package, make = PACKAGES[suite], solexec_jobs if suite == "solexec" else flashinfer_jobs
+        if not (place := package_of(suite, given) / package).is_dir():
+            raise UsageError(f"{suite}: there is no folder {place}; give a clone as {package}=PATH")
+        shutil.rmtree(out / "theirs" / suite, ignore_errors=True)
+        new = [each for each in asked if store.get(f"{suite} {each.key}") is None]
+        made = list(make(new, out / "theirs" / suite))
+        for number, job in enumerate(made):
+            first = any(is_compiled(each.solution) for each in job.asked)  # it takes longest
+            jobs.append((-1.0 if first else number / len(made), suite, job))
     environment = their_environment(out, given)
     deadline = time.monotonic() + float(given["their_limit_s"])
-    first_compiled = sorted(
-        ((suite, job) for suite, each in jobs.items() for job in each),
-        key=lambda one: not any(is_compiled(each.solution) for each in one[1].asked),
-    )
-
-    def one(pair: tuple[str, Job]) -> tuple[str, dict[str, Found]]:
-        suite, job = pair
-        return suite, run_job(job, suite, environment, deadline)
-
+    found = {
+        suite: {each.key: Found(**known) for each in asked if (known := store.get(f"{suite} {each.key}"))}
+        for suite in SUITES
+    }
     with ThreadPoolExecutor(int(given["at_a_time"])) as threads:
-        for number, (suite, results) in enumerate(threads.map(one, first_compiled), 1):
-            for key, each in results.items():
+        tasks = {
+            threads.submit(run_job, job, suite, environment, deadline): suite
+            for _, suite, job in sorted(jobs, key=lambda each: each[0])
+        }
+        for number, task in enumerate(as_completed(tasks), 1):
+            suite = tasks[task]
+            for key, each in task.result().items():
+                found[suite][key] = each
                 if each.status:
                     store.put(f"{suite} {key}", asdict(each))
-            shown = ", ".join(f"{key} {each.status or each.words}" for key, each in results.items())
-            print(f"{suite} {number} of {len(first_compiled)}: {shown}", file=sys.stderr, flush=True)
-    found = {suite: [store.get(f"{suite} {each.key}") for each in asked] for suite in SUITES}
+                said = each.status or f"no verdict: {each.words}"
+                print(f"{suite} {number} of {len(tasks)}: {key}: {said}", file=sys.stderr, flush=True)
     return [
-        replace(each, **{suite: Found(**values[n]) for suite, values in found.items() if values[n]})
-        for n, each in enumerate(asked)
+        replace(each, **{suite: known[each.key] for suite, known in found.items() if each.key in known})
+        for each in asked
     ]
+
+
+def package_of(suite: str, given: Mapping[str, str]) -> Path:
+    """The folder with a project's package, in the clone that was given."""
+    return Path(given[PACKAGES[suite]], "src" if suite == "solexec" else "").resolve()
 
 
 def their_environment(out: Path, given: Mapping[str, str]) -> dict[str, str]:
@@ -81,8 +86,7 @@ def their_environment(out: Path, given: Mapping[str, str]) -> dict[str, str]:
     command.parent.mkdir(parents=True, exist_ok=True)
     command.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     command.chmod(0o755)
-    path = [str(Path(given["sol_execbench"] or ".", "src")), given["flashinfer_bench"]]
-    path = [str(Path(each).resolve()) for each in path if each]
+    path = [str(package_of(suite, given)) for suite in SUITES]
     return os.environ | {
         "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
