@@ -39,6 +39,7 @@ SAFE_VARIABLES = (
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
     "FIB_DATASET_PATH", "FLASHINFER_TRACE_DIR", "SOL_EXECBENCH_ROOT",  # folders of stored inputs
+    "CUTLASS_DIR",  # headers
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes. A list of what is allowed keeps out new
 kinds of secrets too."""
@@ -187,7 +188,8 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
     device = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.IOCTL_DEV | AccessFS.READ_DIR
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
     # Not the folder around the package: a checkout holds runs and notes.
-    installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != PACKAGE.parent]
+    places = (sys.prefix, sys.base_prefix, os.environ.get("CUTLASS_DIR"), *sys.path)
+    installed = [Path(p) for p in places if p and Path(p) != PACKAGE.parent]
     try:
         with Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET) as rules:
             for path in {*(Path(p) for p in READABLE), *installed, PACKAGE, *readable}:

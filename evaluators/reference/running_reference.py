@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REJECTIONS = (RuntimeError, ValueError, IndexError, AssertionError)
+"""Errors with which a reference rejects inputs."""
+
 
 class UnfitReference(Exception):
     """The reference cannot judge kernels; the message has the findings."""
@@ -184,7 +187,7 @@ class RunningReference:
         """Like `run`; None if the reference rejects the inputs."""
         try:
             return self.run(inputs, seed)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except REJECTIONS as error:
             raise_if_gpu_lost(error)
             if isinstance(error, self._torch.OutOfMemoryError):
                 raise

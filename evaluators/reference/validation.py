@@ -22,6 +22,7 @@ from evaluators.reference.containers import plain_values, replaced, tensors_in
 from evaluators.reference.inputs.usable_distributions import open_distributions
 from evaluators.reference.random_outputs import Evidence, Hook
 from evaluators.reference.reference_model import ReferenceModel
+from evaluators.reference.running_reference import REJECTIONS
 
 if TYPE_CHECKING:
     import torch
@@ -297,7 +298,7 @@ def without_input(
         tensors[number] = tensors_in(drawn)[number]
         try:
             return reference.run(list(replaced(inputs, tensors)), seeds[0])
-        except (RuntimeError, ValueError, IndexError) as error:
+        except REJECTIONS as error:
             logger.info("input %d cannot be drawn anew alone: %s", number, error)
             return None
 

@@ -63,7 +63,7 @@ class RowSlices:
                 for start in range(0, self.rows, self.step)
                 for piece, out in zip(run(self._cut(inputs, start)), outputs, strict=True)
             )
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
             if "CUDA error" in str(error):  # nothing runs in this process after it
                 raise
             return False

@@ -29,7 +29,7 @@ from evaluators.reference.inputs.input_distributions import (
 from evaluators.reference.inputs.special_integers import IntegerUses, integer_uses
 from evaluators.reference.inputs.strided_layouts import clone
 from evaluators.reference.reference_model import ReferenceModel
-from evaluators.reference.running_reference import raise_if_gpu_lost
+from evaluators.reference.running_reference import REJECTIONS, raise_if_gpu_lost
 
 if TYPE_CHECKING:
     import torch
@@ -60,8 +60,6 @@ FOUR_BITS = 15
 RANGE_DRAWS = 16
 """Draws in which a distribution must stay within the range of the inputs."""
 OUT_OF_RANGE = "the reference fails on the device for values outside the range of its own inputs"
-RAISED = (RuntimeError, ValueError, IndexError)
-"""Errors with which a reference rejects inputs."""
 
 
 def open_distributions(reference: ReferenceModel) -> None:
@@ -171,7 +169,7 @@ def _masks(
         inputs = replace(masked, only=frozenset({number})).applied(reference.sample)
         try:
             outputs = reference.run(inputs)
-        except RAISED as error:
+        except REJECTIONS as error:
             raise_if_gpu_lost(error)
             return False
         return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
@@ -200,7 +198,7 @@ def _try_out(distribution: Distribution, own: _Own, reference: ReferenceModel) -
         return OUT_OF_RANGE
     try:
         answer = reference.compute_answer(distribution, seed)
-    except RAISED as error:
+    except REJECTIONS as error:
         raise_if_gpu_lost(error)
         return f"the reference raises {type(error).__name__}"
     if reference.has_products and any(map(_overflows, answer.eager, answer.exact)):

@@ -404,3 +404,18 @@ def test_a_mask_that_leaves_nothing_of_a_row(monkeypatch: pytest.MonkeyPatch) ->
     session = opened(monkeypatch, ("true prefixes",), mean, draw)
     assert wrong(session, lambda x, mask: torch.where(mask, x, 0).sum(1) / mask.sum(1)) == {"true prefixes"}
     assert wrong(session, mean) == set()
+
+
+def test_a_reference_may_assert_what_its_inputs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the references of paged attention do: the last offset is the number of entries."""
+
+    def reference(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        assert int(ends[-1]) == len(x)
+        return x.cumsum(0)[ends - 1]
+
+    def draw() -> list[Any]:
+        return [torch.randn(64), torch.tensor([8, 24, 64])]
+
+    opened_one = opened(monkeypatch, ["repeated indices", "large"], reference, draw)
+    assert opened_one.untried["repeated indices"] == "the reference raises AssertionError"
+    assert "large" in opened_one.distributions

@@ -127,6 +127,21 @@ def test_a_solution_is_judged(
 
 
 @pytest.mark.slow
+def test_headers_of_cutlass_are_in_the_folder_of_the_variable(
+    sets: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sets / "clone" / "include" / "cutlass").mkdir(parents=True)
+    (sets / "clone" / "include" / "cutlass" / "cutlass.h").write_text("#include <cmath>\n")
+    monkeypatch.setenv("CUTLASS_DIR", str(sets / "clone"))
+    change = TORCH | {"spec": TORCH["spec"] | {"languages": ["cutlass"]}}
+    text = json.dumps(SOLUTION | change).replace("<cmath>", "<cutlass/cutlass.h>")
+    (sets / "solution.json").write_text(text)
+    call = ["problem=flashinfer/scale_rows_h32", f"kernel={sets / 'solution.json'}", "json=true"]
+    main([*call, *QUICK, "thorough=false"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == "correct"
+
+
+@pytest.mark.slow
 def test_a_folder_of_solutions_is_scored(sets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In Python and C++, of one file and of several, with both bindings; and one that is wrong."""
     folder = sets / "solutions"
