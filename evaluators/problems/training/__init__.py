@@ -1,0 +1,1 @@
+"""References of operations in the form in which models train them."""
