@@ -69,8 +69,9 @@ def judged_by_theirs(
                     store.put(f"{suite} {key}", asdict(each))
                 said = each.status or f"no verdict: {each.words}"
                 print(f"{suite} {number} of {len(tasks)}: {key}: {said}", file=sys.stderr, flush=True)
+    solexec, flashinfer = (found[suite] for suite in SUITES)
     return [
-        replace(each, **{suite: known[each.key] for suite, known in found.items() if each.key in known})
+        replace(each, solexec=solexec.get(each.key, Found()), flashinfer=flashinfer.get(each.key, Found()))
         for each in asked
     ]
 
