@@ -148,7 +148,7 @@ async def search_one(pool: Pool, opened: OpenedSeed) -> bool:
     if found.timing is None:
         print(f"{opened.seed}: {found.status.value}: {found.cause}\n{table}", flush=True)
         return False
-    pair = await pool.compare(problem, [judged_kernel(kernel, found), opened.case.to_kernel()])
+    pair = await pool.compare(problem, [judged_kernel(kernel, found), opened.case.to_kernel()], thorough=True)
     samples = [each.timing.kernel_samples_ms for each in pair if each.timing is not None]
     ratio, low, high = paired_speedup(*samples)
     chosen, chosen_s = found.configurations[0].name, found.stages_s[Stage.CONFIGURATIONS]

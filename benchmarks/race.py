@@ -122,7 +122,7 @@ async def compared(plain: RunState, raced: RunState, pool: Pool) -> tuple[float,
     one, other = winner(plain), winner(raced)
     if one is None or other is None or one.id == other.id or plain.started is None:
         return None
-    found: list[Evaluation] = await pool.compare(plain.started.problem, [one, other])
+    found: list[Evaluation] = await pool.compare(plain.started.problem, [one, other], thorough=True)
     its, own = (each.timing for each in found)
     if its is None or own is None:
         return None

@@ -94,7 +94,8 @@ class AsyncEvaluator:
             One evaluation per kernel, in order. The timing samples of all correct kernels are paired (see
             `evaluators.records.timing.paired_speedup`).
         """
-        return await self._open().compare(self._problem(problem), [as_kernel(each) for each in kernels])
+        asked, made = self._problem(problem), [as_kernel(each) for each in kernels]
+        return await self._open().compare(asked, made, thorough=True)
 
     def _open(self) -> Pool:
         if self._pool is None:

@@ -215,7 +215,7 @@ class Pool:
         others = [each for each in companions if each.id != judged.id]
         if found.timing is None or not others:
             return found
-        own, *rest = await self.compare(problem, [judged, *others], thorough=False)
+        own, *rest = await self.compare(problem, [judged, *others])
         by_id = {each.id: evaluation for each, evaluation in zip(others, rest, strict=True)}
         return with_companions(found, own, by_id)
 
@@ -235,7 +235,7 @@ class Pool:
             yield
 
     async def compare(
-        self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = True
+        self, problem: Problem, kernels: Sequence[Kernel], *, thorough: bool = False
     ) -> list[Evaluation]:
         """Measures kernels against one another and against eager in one session.
 

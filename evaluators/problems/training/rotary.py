@@ -15,9 +15,7 @@ class Model(nn.Module):
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
         first, second = x.chunk(2, dim=-1)
-        return torch.cat(
-            [first * self.cos - second * self.sin, first * self.sin + second * self.cos], dim=-1
-        )
+        return torch.cat([first * self.cos - second * self.sin, first * self.sin + second * self.cos], dim=-1)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.turned(q), self.turned(k)

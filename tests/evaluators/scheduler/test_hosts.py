@@ -46,7 +46,7 @@ async def three_kernels(pool: Pool) -> None:
     assert (await pool.probe(PROBLEM, real(WRONG))).status is ProbeStatus.TIMED
     raced = await asyncio.gather(*(pool.race(PROBLEM, real(HONEST), threshold=each) for each in (None, 0.01)))
     assert [each.status for each in raced] == [Status.OUTPACED, Status.CORRECT], raced
-    again = await pool.compare(PROBLEM, [real(s) for s in (WRONG, HONEST, BAD)], thorough=False)
+    again = await pool.compare(PROBLEM, [real(s) for s in (WRONG, HONEST, BAD)])
     assert [each.status for each in again] == [Status.INCORRECT, Status.CORRECT, Status.COMPILE_ERROR], again
 
 

@@ -20,10 +20,10 @@ def compared(host: FakeHost, *names: object, **options: Any) -> list[Evaluation]
 def test_kernels_are_compared_in_order_in_one_session() -> None:
     found = compared(host := FakeHost(cores=2), "a", "b", "c")
     assert host.compared == [tuple(kernel(each).id for each in "abc")]
-    assert [each.log for each in found] == [f"{kernel(each).id} thorough" for each in "abc"]
+    assert [each.log for each in found] == [f"{kernel(each).id} usual" for each in "abc"]
     assert host.archives == {kernel(each).id.encode() for each in "abc"}
     assert {(each.build_s, each.resources) for each in found} == {(0.25, RESOURCES)}
-    assert compared(FakeHost(), "a", "b", thorough=False)[1].log.endswith("usual")
+    assert compared(FakeHost(), "a", "b", thorough=True)[1].log.endswith("thorough")
 
 
 def test_equal_kernels_are_measured_once() -> None:

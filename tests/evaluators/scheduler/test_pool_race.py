@@ -123,7 +123,7 @@ def test_nothing_else_is_ever_outpaced() -> None:
     pool = Pool(FakeHost())
 
     async def found() -> list[Evaluation]:
-        both = await pool.compare(ON_GPU, [kernel("a"), kernel("b")], thorough=False)
+        both = await pool.compare(ON_GPU, [kernel("a"), kernel("b")])
         return [
             *both,
             await pool.evaluate(ON_GPU, kernel("c")),
