@@ -41,7 +41,8 @@ from benchmarks.throughput_kernelbench import STAND_IN
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Status
-from evaluators.records.problem import Kernel, Problem, language_of, reference_kernel
+from evaluators.records.languages import language_of
+from evaluators.records.problem import Kernel, Problem, reference_kernel
 from evaluators.records.timing import Plan
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
 from tests.evaluators.catalogue import problems as catalogue

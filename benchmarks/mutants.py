@@ -38,7 +38,8 @@ from evaluators.app.command import choose_device
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.languages import language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import Plan
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool

@@ -39,7 +39,8 @@ from evaluators.device.child_processes import WorkerBroken
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.isolation import confinement
 from evaluators.records.evaluation import Evaluation
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.languages import language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.runner.runner_process import import_candidate
 from evaluators.scheduler.host import WorkerDied

@@ -37,7 +37,8 @@ from evaluators.device.settings import Settings
 from evaluators.profiling.profiler import AUTO, PROFILES, KernelProfiler, ProfileFailed, ProfileLimits
 from evaluators.records.configurations import judged_kernel
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.languages import LANGUAGES
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 

@@ -34,7 +34,8 @@ from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.languages import LANGUAGES
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 

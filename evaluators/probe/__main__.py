@@ -35,8 +35,9 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
+from evaluators.records.languages import LANGUAGES
 from evaluators.records.probe import Probe, ProbeStatus
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 

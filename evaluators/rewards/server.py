@@ -19,7 +19,8 @@ from evaluators.base.cause import first_line
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.languages import language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.rewards.completions import read_kernel
 from evaluators.rewards.line import Line, LineIsFull
 from evaluators.rewards.messages import (

@@ -29,7 +29,8 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
 from evaluators.records.configurations import judged_kernel
-from evaluators.records.problem import LANGUAGES, Problem
+from evaluators.records.languages import LANGUAGES
+from evaluators.records.problem import Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, functions_of
