@@ -38,10 +38,10 @@ from benchmarks.mutants import GOAL, HONEST, Asked, check_part, given_options, j
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Status
-from evaluators.records.languages import language_of
 from evaluators.records.problem import Kernel, Problem, reference_kernel
 from evaluators.records.timing import Plan
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures

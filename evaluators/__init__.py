@@ -48,11 +48,11 @@ Where to look, from the commands down to the machine; each file says more at its
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,
                   installed_languages, cuda_driver, nvml, cupti_trace, cuobjdump, elf, user_cache
-    records/      problem, languages, evaluation, cases, configurations (that a kernel declares), race,
-                  verdict, timing (its statistics), scores (fast_p, pass@k), five_stages, overhead,
-                  reference_audit, opening, time_spent (leases of devices), diagnosis, probe, resources (of compiled functions)
-    base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
-                  source_file, source_comment, system_error, usage_error, own_version
+    records/      problem, evaluation, cases, configurations (that a kernel declares), race, verdict, timing
+                  (its statistics), scores (fast_p, pass@k), five_stages, overhead, reference_audit, opening,
+                  time_spent (leases of devices), diagnosis, probe, resources (of compiled functions)
+    base/         languages (of kernels), cause, compiler_messages, nearest, atomic_write, jsonl_store,
+                  json_record, option, source_file, source_comment, system_error, usage_error, own_version
     problems/     the shipped references
 """
 

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evaluators import PACKAGE
+from evaluators.base.languages import LANGUAGES
 from evaluators.build.toolchain import cpp_compiler, cuda_compiler
 from evaluators.isolation import confinement
-from evaluators.records.languages import LANGUAGES
 from evaluators.records.problem import Kernel, Problem
 from evaluators.system.user_cache import cache_folder
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evaluators.base.languages import build_variables
 from evaluators.base.source_file import as_utf8
 from evaluators.build.build_cache import BuildCache, build_key
 from evaluators.build.toolchain import missing_tool
 from evaluators.isolation.scratch import SOURCE, remove, too_much_written
 from evaluators.records.evaluation import Status
-from evaluators.records.languages import build_variables
 from evaluators.records.problem import Kernel, Problem, content_id
 from evaluators.records.resources import FunctionResources
 from evaluators.runner.fork_server import ChildProcess, ForkServer

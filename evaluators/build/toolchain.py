@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluators.records.languages import LANGUAGES
+from evaluators.base.languages import LANGUAGES
 from evaluators.system.installed_languages import why_not_here
 
 FREE_BYTES = 64 * 2**20

@@ -29,12 +29,12 @@ from evaluators.app.config import DEVICE_HELP, NO_FOLDER, RayConfig, group, hydr
 from evaluators.app.device_config import require_host, settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.base.cause import cause_of, first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.languages import LANGUAGES
 from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool

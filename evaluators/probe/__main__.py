@@ -31,11 +31,11 @@ from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.app.verdict_report import cut
 from evaluators.base.cause import cause_of, first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
-from evaluators.records.languages import LANGUAGES
 from evaluators.records.probe import Probe, ProbeStatus
 from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from evaluators.base.json_record import JsonRecord
-from evaluators.records.languages import LANGUAGES, language_of
+from evaluators.base.languages import LANGUAGES, language_of
 
 DEVICES = ("cpu", "cuda")
 TOLERANCES = ("kernelbench", "kernelbench_v02", "strict")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from rapidfuzz import fuzz, process
 
-from evaluators.records.languages import language_of
+from evaluators.base.languages import language_of
 from evaluators.records.problem import Kernel
 
 FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)

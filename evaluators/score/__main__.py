@@ -54,12 +54,12 @@ from evaluators.app.words import without_key
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
+from evaluators.base.languages import language_of
 from evaluators.base.option import option
 from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.baseline.__main__ import read_times, trials
 from evaluators.records.evaluation import Evaluation, Status, Timing
-from evaluators.records.languages import language_of
 from evaluators.records.problem import Kernel
 from evaluators.records.scores import Scored, measures
 from evaluators.scheduler.pool import Pool

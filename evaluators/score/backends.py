@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from evaluators.base.languages import BACKENDS, LANGUAGES
 from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.languages import BACKENDS, LANGUAGES
 
 GENERATION_CONFIG = "generation_config.yaml"
 """KernelBench's file next to its generations."""

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-from evaluators.records.languages import LANGUAGES, Language
+from evaluators.base.languages import LANGUAGES, Language
 
 TILEIRAS = "13.3"
 """The oldest release of cuTile's compiler that knows GPUs before Blackwell."""

@@ -24,12 +24,12 @@ from evaluators.app.command import build, command, log_to, one_of, say
 from evaluators.app.config import DEVICE_HELP, RayConfig, group, section
 from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
 from evaluators.records.configurations import judged_kernel
-from evaluators.records.languages import LANGUAGES
 from evaluators.records.problem import Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement

@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 from evaluators.app.command import CommandCall, build, one_of
 from evaluators.app.config import NO_FOLDER, group, hydra_settings
 from evaluators.base.cause import first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
-from evaluators.records.languages import LANGUAGES
 from evaluators.records.problem import DTYPES
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, find

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from evaluators.base.cause import printable
+from evaluators.base.languages import LANGUAGES, language_of
 from evaluators.base.nearest import nearest
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Status
-from evaluators.records.languages import LANGUAGES, language_of
 from evaluators.records.problem import Kernel
 from search.engine.diagnoses import Diagnoses
 from search.engine.session import Session

@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
-from evaluators.records.languages import LANGUAGES
+from evaluators.base.languages import LANGUAGES
 from evaluators.rewards.completions import read_kernel
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (

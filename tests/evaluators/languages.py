@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.records.languages import LANGUAGES
+from evaluators.base.languages import LANGUAGES
 from evaluators.records.problem import Problem
 from evaluators.system.installed_languages import why_not_here
 
 PAGES = Path(__file__).parents[2] / "search/proposers/llm/templates/languages"
 PACKAGES = [each.name for each in LANGUAGES.values() if each.modules]
+OWN_RUNTIME = [each for each in PACKAGES if each not in ("triton", "gluon")]
+"""Those with a compiler and a way to launch of their own."""
 SOFTMAX = "triton"
 """The one whose page shows a softmax; the other pages show a product with a number."""
 SCALE = """
@@ -42,7 +44,7 @@ AROUND = """
 class ModelNew(Honest):
     def __init__(self, *sizes):
         super().__init__(*sizes)
-        self.kept, self.stream = {}, None
+        self.stream = None
 
     def forward(self, x):
         BODY
@@ -56,7 +58,7 @@ def problem(language: str, device: str = "cuda", libraries: str = "any") -> Prob
         source = source.replace(FORWARD, "return torch.softmax(x, -1)")
         source = source.replace("self, factor", "self").replace("        self.factor = factor\n", "")
         source = source.replace("[1.5]", "[]")
-    return Problem(name=f"file/{language}", source=source, device=device, libraries=libraries)
+    return Problem(name="file/example", source=source, device=device, libraries=libraries)
 
 
 def example(language: str) -> str:

@@ -3,20 +3,19 @@ each language are caught."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import pytest
 
+from evaluators.base.languages import LANGUAGES, language_of
 from evaluators.build.builder import build
 from evaluators.device.settings import Settings
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.languages import LANGUAGES, language_of
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.timing import Plan
 from tests.evaluators import languages
-from tests.evaluators.languages import PACKAGES, around, example
+from tests.evaluators.languages import OWN_RUNTIME, PACKAGES, around, example, need
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -24,13 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 ON_GPU = [each.name for each in LANGUAGES.values() if each.device == "cuda"]
 DECOY = """
 super().forward(x[:1].clone())
-return REFERENCE
-"""
-REFERENCES = {languages.SOFTMAX: "torch.softmax(x, -1)"}
-KEEPS = """
-if x.data_ptr() not in self.kept:
-    self.kept[x.data_ptr()] = super().forward(x)
-return self.kept[x.data_ptr()]
+return x * self.factor
 """
 SIDE_STREAM = """
 self.stream = self.stream or torch.cuda.Stream()
@@ -61,33 +54,19 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     worker.close()
 
 
-@functools.cache
-def architecture() -> str:
-    """This GPU's; a subprocess finds it, because no CUDA context may exist where processes are forked."""
-    import subprocess
-    import sys
-
-    program = "import torch; print('%d.%d' % torch.cuda.get_device_capability())"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip()
-
-
 def judge(worker: Worker, source: str, problem: Problem) -> Evaluation:
     kernel = Kernel(source=source, language=language_of(source))
     facts = worker.open(problem)
+    if kernel.language in PACKAGES:
+        need(kernel.language, facts["architecture"])
     built = build(problem, kernel, root=worker._root, architecture=facts["architecture"], timeout_s=180)
     if built.status is not None:
         return Evaluation(status=built.status, log=built.log)
     return worker.measure(problem, kernel, built.archive)
 
 
-def need(language: str) -> None:
-    if language in PACKAGES:
-        languages.need(language, architecture())
-
-
 @pytest.mark.parametrize("language", ON_GPU)
 def test_the_example_is_right_and_its_own_work(worker: Worker, language: str) -> None:
-    need(language)
     policy = "no_library" if LANGUAGES[language].own_libraries else "any"
     found = judge(worker, example(language), languages.problem(language, libraries=policy))
     assert found.status is Status.CORRECT, found.log
@@ -96,26 +75,22 @@ def test_the_example_is_right_and_its_own_work(worker: Worker, language: str) ->
         assert found.own_share == 1.0
 
 
-@pytest.mark.parametrize("language", ON_GPU)
+@pytest.mark.parametrize("language", OWN_RUNTIME)
 def test_a_joined_side_stream_is_right(worker: Worker, language: str) -> None:
-    need(language)
     found = judge(worker, around(language, JOINED), languages.problem(language))
     assert found.status is Status.CORRECT, found.log
 
 
-@pytest.mark.parametrize("language", ON_GPU)
-@pytest.mark.parametrize("body", [SIDE_STREAM, KEEPS, LEAVES_ROWS_OUT], ids=["stream", "keeps", "rows"])
+@pytest.mark.parametrize("language", OWN_RUNTIME)
+@pytest.mark.parametrize("body", [SIDE_STREAM, LEAVES_ROWS_OUT], ids=["stream", "rows"])
 def test_a_cheat_is_caught(worker: Worker, language: str, body: str) -> None:
-    need(language)
     found = judge(worker, around(language, body), languages.problem(language))
     assert found.status in CAUGHT, f"{found.status} {found.speedup}: {found.log}"
 
 
-@pytest.mark.parametrize("language", ON_GPU)
+@pytest.mark.parametrize("language", OWN_RUNTIME)
 def test_the_librarys_work_is_not_its_own(worker: Worker, language: str) -> None:
-    need(language)
-    source = around(language, DECOY.replace("REFERENCE", REFERENCES.get(language, "x * self.factor")))
-    found = judge(worker, source, languages.problem(language, libraries="no_library"))
+    found = judge(worker, around(language, DECOY), languages.problem(language, libraries="no_library"))
     assert (found.status, found.rule) == (Status.REJECTED, "library"), found.log
     if not LANGUAGES[language].own_libraries:
         assert found.log.startswith("it needs torch's compiler"), found.log

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.base.languages import BACKENDS, LANGUAGES
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.languages import BACKENDS, LANGUAGES
 from evaluators.score import __main__ as score
 from evaluators.score.backends import backend_of, by_language, in_other_languages
 from evaluators.suites.kernelbench import ROOT
