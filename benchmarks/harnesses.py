@@ -247,7 +247,7 @@ def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
         "name": name,
         "reference": f"{problem.source}\n{sizes}",
         "kernel": kernel.source,
-        "backend": "triton" if kernel.language == "triton" else "cuda",
+        "backend": "triton" if kernel.language in ("triton", "gluon") else "cuda",
         "dtype": problem.dtype,
     }
 

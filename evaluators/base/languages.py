@@ -116,17 +116,17 @@ LANGUAGES = {
             default=False,
         ),
         Language(
+            name="cuda",
+            title="CUDA C++",
+            good_at="anything the hardware can do, down to single instructions; slow to build",
+        ),
+        Language(
             name="triton",
             title="Triton",
             good_at="fused pointwise work, rows and products, fast to write and to build",
             modules=("triton",),
             package="triton",
             install="triton",
-        ),
-        Language(
-            name="cuda",
-            title="CUDA C++",
-            good_at="anything the hardware can do, down to single instructions; slow to build",
         ),
         Language(
             name="cpp",
@@ -136,7 +136,8 @@ LANGUAGES = {
         ),
     )
 }
-"""By name. A source is in the first language of which it imports a module."""
+"""By name. A source is in the first language of which it imports a module. Prompts name them the other way
+round."""
 
 BACKENDS = {
     "cuda": "cuda",

@@ -50,9 +50,7 @@ class DiagnoseConfig:
     problem: Any = group(None)
     evaluator: Any = group("default")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     profile: str = option(AUTO, "highest level to reach: static | trace | counters | auto")
     profile_timeout_s: float = option(240.0, "time limit of each profiled process, in s")

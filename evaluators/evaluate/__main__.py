@@ -51,9 +51,7 @@ class EvaluateConfig:
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     thorough: bool = option(True, "measure longer and time torch.compile; false: measure as a search does")
     repeat: int = option(1, "evaluations to run, each in new processes")

@@ -39,6 +39,7 @@ SAFE_VARIABLES = (
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
     "FIB_DATASET_PATH", "FLASHINFER_TRACE_DIR", "SOL_EXECBENCH_ROOT",  # folders of stored inputs
+    "THUNDERKITTENS_ROOT",  # headers
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes. A list of what is allowed keeps out new
 kinds of secrets too."""
@@ -48,6 +49,8 @@ READABLE = (
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime",
     "/etc/nsswitch.conf", "/etc/nvidia", "/etc/passwd", "/etc/OpenCL",
 )  # fmt: skip
+HEADERS = ("THUNDERKITTENS_ROOT",)
+"""Variables with folders of headers that kernels may read."""
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -185,12 +188,13 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
         return first_line(error)
     read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
     device = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.IOCTL_DEV | AccessFS.READ_DIR
+    headers = (Path(os.environ[name]) for name in HEADERS if os.environ.get(name))
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
     # Not the folder around the package: a checkout holds runs and notes.
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != PACKAGE.parent]
     try:
         with Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET) as rules:
-            for path in {*(Path(p) for p in READABLE), *installed, PACKAGE, *readable}:
+            for path in {*(Path(p) for p in READABLE), *installed, *headers, PACKAGE, *readable}:
                 if path.exists():
                     rules.allow_path(path, read if path.is_dir() else AccessFS.READ_FILE | AccessFS.EXECUTE)
             for path in (*map(Path, WRITABLE_DEVICES), *devices):

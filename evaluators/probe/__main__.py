@@ -50,7 +50,7 @@ class ProbeConfig:
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option("auto", "auto | cpp | cuda | triton; auto: guessed from the file's imports")
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     json: bool = option(False, "print the result as JSON, in the last line of standard output")
     ray: RayConfig = section(RayConfig)

@@ -44,9 +44,7 @@ class LibraryAddConfig(LibraryConfig):
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "the kernel's file, which defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from evaluators.base.languages import LANGUAGES, build_variables, language_of, languages_for
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,13 @@ def test_every_language_says_what_it_is_good_at_in_one_line() -> None:
         assert name == each.name and 10 < len(each.good_at) < 100 and "\n" not in each.good_at
         assert bool(each.modules) == bool(each.install) == bool(each.package)
     assert [each.name for each in languages_for("cpu")] == ["cpp"]
+
+
+def test_the_documentation_lists_every_language() -> None:
+    page = (ROOT / "docs/reference/languages.md").read_text(encoding="utf-8")
+    for name, each in LANGUAGES.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {each.title} | `{name}` |"))
+        devices = {"cpu": "CPUs", "cuda": "GPUs"}[each.device]
+        lowest = " from " + ".".join(map(str, each.capability)) if any(each.capability) else ""
+        assert f"| {devices}{lowest} |" in row
+        assert f"| {each.good_at} |" in row and (not each.install or f"`{each.install}`" in row)
