@@ -131,7 +131,10 @@ TOOLS = (
     ),
     Tool(
         name="nvcc",
-        wanted=re.compile(r"cuda_sources|CUDA_HOME environment variable is not set|nvcc: not found"),
+        wanted=re.compile(
+            r"cuda_sources|CUDA_HOME environment variable is not set|nvcc: not found|"
+            r"Failed to automatically detect CUDA installation"  # TileLang's words
+        ),
         is_there=lambda: bool(cuda_compiler()),
         remedy="install the CUDA toolkit, and set CUDA_HOME to its folder",
         on_gpu_only=True,

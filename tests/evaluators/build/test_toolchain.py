@@ -37,6 +37,13 @@ def tools(folder: Path, *names: str) -> str:
         ("ninja c++", EXTENSION, "main.cpp:3:5: error: expected ';'", "cpu", ""),
         ("ninja c++", CUDA, "CUDA_HOME environment variable is not set", "cuda", "no nvcc; install the CUDA"),
         ("ninja c++", CUDA, "CUDA_HOME environment variable is not set", "cpu", ""),
+        (
+            "",
+            "",
+            "RuntimeError: Failed to automatically detect CUDA installation.",
+            "cuda",
+            "no nvcc; install",
+        ),
         ("ninja c++ nvcc", CUDA, "kernel.cu(12): error: expected", "cuda", ""),
         (
             "",
