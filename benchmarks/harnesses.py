@@ -38,10 +38,11 @@ from benchmarks.mutants import GOAL, HONEST, Asked, check_part, given_options, j
 from benchmarks.mutants import honest as honest_kernels
 from benchmarks.mutations import KINDS, BadEdit, mutants
 from benchmarks.throughput_kernelbench import STAND_IN
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Status
-from evaluators.records.problem import Kernel, Problem, language_of, reference_kernel
+from evaluators.records.problem import Kernel, Problem, reference_kernel
 from evaluators.records.timing import Plan
 from tests.evaluators.catalogue import GROUPS, NO_GAIN, NO_GAIN_SPEEDUP, fixtures
 from tests.evaluators.catalogue import problems as catalogue
@@ -246,7 +247,7 @@ def job(name: str, problem: Problem, kernel: Kernel) -> dict[str, str]:
         "name": name,
         "reference": f"{problem.source}\n{sizes}",
         "kernel": kernel.source,
-        "backend": "triton" if kernel.language == "triton" else "cuda",
+        "backend": "triton" if kernel.language in ("triton", "gluon") else "cuda",
         "dtype": problem.dtype,
     }
 

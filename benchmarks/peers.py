@@ -33,13 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.seeds import CASES, HALF, Case
 from evaluators.app.command import build, choose_device, compose_config
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.build.builder import build_environment, scratch_folder
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.isolation import confinement
 from evaluators.records.evaluation import Evaluation
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, make_model
 from evaluators.runner.runner_process import import_candidate
 from evaluators.scheduler.host import WorkerDied

@@ -27,10 +27,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evaluators.app.command import build, choose_device, compose_config
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.records.evaluation import Evaluation
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 from kernel_library.catalogue import cards

@@ -3,7 +3,7 @@
 Where to look, from the commands down to the machine; each file says more at its top. Imports point down:
 
     commands      evaluate/, audit/, baseline/, diagnose/, probe/, score/ (operator_score,
-                  solution_score), trace/, serve/ (a worker of a queue): each has a __main__
+                  solution_score, backends), trace/, serve/ (a worker of a queue): each has a __main__
     app/          what all commands share: command (the Hydra application), config (what can be set), help,
                   completion, config_errors, words (quoted for Hydra), suite_config, device_config,
                   kernel_file, verdict_report (a verdict in words)
@@ -37,7 +37,7 @@ Where to look, from the commands down to the machine; each file says more at its
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,
-                  triton_precompile
+                  precompile
     reference/    loading (neighbours), gradients (of a kernel for training), reference_model,
                   running_reference, answer, random_outputs, validation, containers, dispatch_mode,
                   judging_power (what a reference is worth as a judge); accuracy/: comparison (differences,
@@ -47,12 +47,12 @@ Where to look, from the commands down to the machine; each file says more at its
                   machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
     system/       channel, deadline, process_tree, process_inspection, machine_memory, author_facts,
-                  cuda_driver, nvml, cupti_trace, cuobjdump, elf, user_cache
+                  installed_languages, cuda_driver, nvml, cupti_trace, cuobjdump, elf, user_cache
     records/      problem, evaluation, cases, configurations (that a kernel declares), race, verdict, timing
                   (its statistics), scores (fast_p, pass@k), five_stages, overhead, reference_audit, opening,
                   time_spent (leases of devices), diagnosis, probe, resources (of compiled functions)
-    base/         cause, compiler_messages, nearest, atomic_write, jsonl_store, json_record, option,
-                  source_file, source_comment, system_error, usage_error, own_version
+    base/         languages (of kernels), cause, compiler_messages, nearest, atomic_write, jsonl_store,
+                  json_record, option, source_file, source_comment, system_error, usage_error, own_version
     problems/     the shipped references
 """
 

@@ -8,8 +8,9 @@ from typing import Any
 from evaluators.app.command import build, choose_device, compose_config
 from evaluators.app.kernel_file import read_kernel
 from evaluators.app.words import overrides
+from evaluators.base.languages import language_of
 from evaluators.evaluate.__main__ import EvaluateConfig
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem
 
 
 def load_problem(problem: str | Path, *, device: str = "auto", **changes: Any) -> Problem:

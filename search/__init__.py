@@ -6,8 +6,8 @@ Where to look, from the commands down to the records; each file says more at its
                   __main__
     run/          config, specification (SearchSpec: one search), launch (runs one), searches (runs many),
                   winner_checks (held-out configurations), local_diagnoser, queued_search
-    compare/      plan, searching, shared_verdicts, curves, statistics, summary (words and files),
-                  comparison_frames, comparison_page
+    compare/      plan, searching, shared_verdicts, curves, language_gains, statistics, summary (words and
+                  files), comparison_frames, comparison_page
     queue/        waiting (what each search of a queue waits for)
     prompt/       estimate (calls, tokens, dollars), sections
     campaign/     config, running, schedulers, slices (how far each search has come, stop rules), results,

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.seeds import CASES, SEEDS, Case
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.base.languages import language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.reference.loading import PROBLEMS
 
 KINDS = {

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from evaluators.base.cause import first_line
+from evaluators.base.languages import language_of
 from evaluators.base.nearest import nearest
 from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
-from evaluators.records.problem import Kernel, language_of
+from evaluators.records.problem import Kernel
 from evaluators.suites.definitions.solutions import read_solution
 
 

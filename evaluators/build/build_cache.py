@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evaluators import PACKAGE
+from evaluators.base.languages import LANGUAGES
 from evaluators.build.toolchain import cpp_compiler, cuda_compiler
 from evaluators.isolation import confinement
 from evaluators.records.problem import Kernel, Problem
@@ -98,7 +99,7 @@ def build_key(problem: Problem, kernel: Kernel, architecture: str) -> str:
 def _toolchain() -> Mapping[str, str]:
     found = confinement.clean_environment()
     found.pop("CUDA_VISIBLE_DEVICES", None)
-    for package in ("torch", "triton", "ninja", "numpy"):
+    for package in ("torch", "ninja", "numpy", *filter(None, (each.package for each in LANGUAGES.values()))):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[f"package {package}"] = importlib.metadata.version(package)
     for name in (cpp_compiler(), "g++", "nvcc", cuda_compiler()):

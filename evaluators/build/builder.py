@@ -1,6 +1,6 @@
 """Builds candidates on CPU cores: imports the kernel in the sandbox, so that it compiles what it compiles at
-import (see `thin_headers.py`, and `triton_precompile.py` for Triton), and packs the resulting scratch folder.
-A build never occupies a GPU.
+import (see `thin_headers.py`, and `precompile.py` for languages that compile at the first call), and packs
+the resulting scratch folder. A build never occupies a GPU.
 
 The scratch folder's path depends only on the kernel and the pool: build systems write absolute paths into
 their outputs, and find them up to date when the runner imports the kernel at the same path.
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evaluators.base.languages import build_variables
 from evaluators.base.source_file import as_utf8
 from evaluators.build.build_cache import BuildCache, build_key
 from evaluators.build.toolchain import missing_tool
@@ -104,7 +105,9 @@ def build(
         _drop_fork_server()  # the next build starts another
         raise ChannelClosed(f"the builder's fork server is gone: {error}") from error
     if done.status is Status.COMPILE_ERROR and (
-        why := missing_tool(kernel.source, done.log, device=problem.device, root=root)
+        why := missing_tool(
+            kernel.source, done.log, device=problem.device, root=root, architecture=architecture
+        )
     ):
         return replace(done, status=Status.INFRASTRUCTURE_ERROR, log=f"{why}\n{done.log}")
     if cache and _will_repeat(done):
@@ -280,7 +283,7 @@ def runner_spec(
 
 def build_environment(architecture: str) -> dict[str, str]:
     """The variables on which build flags depend. The runner needs the same ones, or it would build again."""
-    return {"TORCH_CUDA_ARCH_LIST": architecture} if architecture else {}
+    return {"TORCH_CUDA_ARCH_LIST": architecture, **build_variables(architecture)} if architecture else {}
 
 
 def _thread_fork_server(root: Path) -> ForkServer:

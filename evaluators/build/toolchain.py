@@ -11,9 +11,12 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from evaluators.base.languages import LANGUAGES
+from evaluators.system.installed_languages import why_not_here
 
 FREE_BYTES = 64 * 2**20
 """A disk with less free space counts as full."""
@@ -31,9 +34,15 @@ class Tool:
     on_gpu_only: bool = False
 
 
-def missing_tool(source: str, log: str, *, device: str, root: Path) -> str:
+def missing_tool(source: str, log: str, *, device: str, root: Path, architecture: str = "") -> str:
     """What this machine lacks for a kernel or reference that has failed with this log, and what to do, in one
-    line; "" if it lacks nothing. `root`: the folder of the builds."""
+    line; "" if it lacks nothing. `root`: the folder of the builds. `architecture`: the GPU's compute
+    capability, such as "9.0"."""
+    for language in LANGUAGES.values() if device == "cuda" else ():
+        if language.imports.search(source) or _misses(log, language.modules):
+            why = why_not_here(language, architecture, tries_import="ImportError" in log)
+            if why:
+                return why
     for tool in TOOLS:
         needed = tool.wanted.search(source) or tool.wanted.search(log)
         if needed and (device == "cuda" or not tool.on_gpu_only) and not tool.is_there():
@@ -68,6 +77,11 @@ def cuda_compiler() -> str:
 def cpp_compiler() -> str:
     """The command that PyTorch's extensions are compiled with."""
     return os.environ.get("CXX", "c++")
+
+
+def _misses(log: str, modules: Iterable[str]) -> bool:
+    """Whether a log says that there is no such module."""
+    return any(f"No module named '{each}'" in log for each in modules)
 
 
 def _has_program(*names: str) -> bool:
@@ -117,16 +131,12 @@ TOOLS = (
     ),
     Tool(
         name="nvcc",
-        wanted=re.compile(r"cuda_sources|CUDA_HOME environment variable is not set|nvcc: not found"),
+        wanted=re.compile(
+            r"cuda_sources|CUDA_HOME environment variable is not set|nvcc: not found|"
+            r"Failed to automatically detect CUDA installation"  # TileLang's words
+        ),
         is_there=lambda: bool(cuda_compiler()),
         remedy="install the CUDA toolkit, and set CUDA_HOME to its folder",
-        on_gpu_only=True,
-    ),
-    Tool(
-        name="Triton",
-        wanted=re.compile(r"^\s*(?:import|from)\s+triton\b|No module named 'triton'", re.MULTILINE),
-        is_there=lambda: _has_module("triton"),
-        remedy="pip install triton",
         on_gpu_only=True,
     ),
     Tool(

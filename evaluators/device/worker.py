@@ -157,7 +157,13 @@ class Worker:
             self._require_recovery(processes, verdict)
         facts |= self._clocks(problem, CLOCKS_AFTER)
         if verdict.status in (Status.COMPILE_ERROR, Status.RUNTIME_ERROR) and (
-            why := missing_tool(kernel.source, verdict.log, device=problem.device, root=self._root)
+            why := missing_tool(
+                kernel.source,
+                verdict.log,
+                device=problem.device,
+                root=self._root,
+                architecture=processes.facts.get("architecture", ""),
+            )
         ):
             verdict = replace(verdict, status=Status.INFRASTRUCTURE_ERROR, log=f"{why}\n{verdict.log}")
         return verdict.evaluation(facts, stages.seconds())

@@ -30,6 +30,7 @@ from evaluators.app.config import DEVICE_HELP, NO_FOLDER, group, hydra_settings
 from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.base.cause import cause_of, first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
@@ -37,7 +38,7 @@ from evaluators.device.settings import Settings
 from evaluators.profiling.profiler import AUTO, PROFILES, KernelProfiler, ProfileFailed, ProfileLimits
 from evaluators.records.configurations import judged_kernel
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
 
@@ -49,9 +50,7 @@ class DiagnoseConfig:
     problem: Any = group(None)
     evaluator: Any = group("default")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     profile: str = option(AUTO, "highest level to reach: static | trace | counters | auto")
     profile_timeout_s: float = option(240.0, "time limit of each profiled process, in s")

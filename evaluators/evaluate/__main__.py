@@ -29,12 +29,13 @@ from evaluators.app.config import DEVICE_HELP, NO_FOLDER, RayConfig, group, hydr
 from evaluators.app.device_config import require_host, settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.base.cause import cause_of, first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 
@@ -50,9 +51,7 @@ class EvaluateConfig:
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     thorough: bool = option(True, "measure longer and time torch.compile; false: measure as a search does")
     repeat: int = option(1, "evaluations to run, each in new processes")

@@ -33,13 +33,15 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
+HEADERS = ("CUTLASS_DIR", "THUNDERKITTENS_ROOT")
+"""Variables with folders of headers that kernels may read."""
 SAFE_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES", "CC", "CXX", "CUDAHOSTCXX", "PYTHONPATH",
     "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
     "FIB_DATASET_PATH", "FLASHINFER_TRACE_DIR", "SOL_EXECBENCH_ROOT",  # folders of stored inputs
-    "CUTLASS_DIR",  # headers
+    *HEADERS,
 )  # fmt: skip
 """The only variables that cross into the evaluator's own processes. A list of what is allowed keeps out new
 kinds of secrets too."""
@@ -186,13 +188,13 @@ def _restrict_files(scratch: Path, readable: Iterable[Path], devices: Iterable[P
         return first_line(error)
     read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
     device = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.IOCTL_DEV | AccessFS.READ_DIR
+    headers = (Path(os.environ[name]) for name in HEADERS if os.environ.get(name))
     inside = ~(AccessFS.MAKE_BLOCK | AccessFS.MAKE_CHAR | AccessFS.IOCTL_DEV)
     # Not the folder around the package: a checkout holds runs and notes.
-    places = (sys.prefix, sys.base_prefix, os.environ.get("CUTLASS_DIR"), *sys.path)
-    installed = [Path(p) for p in places if p and Path(p) != PACKAGE.parent]
+    installed = [Path(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p and Path(p) != PACKAGE.parent]
     try:
         with Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET) as rules:
-            for path in {*(Path(p) for p in READABLE), *installed, PACKAGE, *readable}:
+            for path in {*(Path(p) for p in READABLE), *installed, *headers, PACKAGE, *readable}:
                 if path.exists():
                     rules.allow_path(path, read if path.is_dir() else AccessFS.READ_FILE | AccessFS.EXECUTE)
             for path in (*map(Path, WRITABLE_DEVICES), *devices):

@@ -18,6 +18,10 @@ from evaluators.records.evaluation import Passes, Stage, Status, Timing
 from evaluators.records.timing import RESOLUTION_MS, SABOTAGED, Block, Effort, Plan, timing_of
 from evaluators.records.verdict import Verdict
 
+NO_COMPILER = (
+    "it needs torch's compiler, which no kernel may use where problem.libraries=no_library; Helion does, so "
+    "write it in another language, or set problem.libraries=any"
+)
 FORWARD_PAIRS = 9
 """Blocks of forward passes, of the kernel and of eager PyTorch each."""
 
@@ -63,7 +67,7 @@ class CandidateEvaluation:
         except CandidateRefused as refused:
             status, log, rule = refused.status, refused.log, refused.rule
             if refused.compiler and self._session.problem.libraries == "no_library":
-                status, rule = Status.REJECTED, "library"
+                status, rule, log = Status.REJECTED, "library", f"{NO_COMPILER}\n{log}"
         finally:
             self._session.reference.restore_weights()
         timing_remarks = [] if self._timing_checks is None else self._timing_checks.remarks

@@ -31,12 +31,13 @@ from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
 from evaluators.app.verdict_report import cut
 from evaluators.base.cause import cause_of, first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.device.settings import Settings
 from evaluators.records.probe import Probe, ProbeStatus
-from evaluators.records.problem import LANGUAGES, Kernel, Problem
+from evaluators.records.problem import Kernel, Problem
 from evaluators.scheduler.host import Host
 from evaluators.scheduler.pool import Pool
 
@@ -49,7 +50,7 @@ class ProbeConfig:
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "file that defines ModelNew")
-    language: str = option("auto", "auto | cpp | cuda | triton; auto: guessed from the file's imports")
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     device: str = option("auto", DEVICE_HELP)
     json: bool = option(False, "print the result as JSON, in the last line of standard output")
     ray: RayConfig = section(RayConfig)

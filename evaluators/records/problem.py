@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 from evaluators.base.json_record import JsonRecord
+from evaluators.base.languages import LANGUAGES, language_of
 
 DEVICES = ("cpu", "cuda")
-LANGUAGES = ("cpp", "cuda", "triton")
 TOLERANCES = ("kernelbench", "kernelbench_v02", "strict")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 LOWER = ("float16", "bfloat16", "tfloat32")
@@ -196,7 +195,7 @@ class Kernel:
 
     Attributes:
         source: Python source that defines `ModelNew`, a drop-in replacement for the reference's `Model`.
-        language: `cpp`, `cuda` or `triton`.
+        language: The name of one of `LANGUAGES`.
 
     Raises:
         ValueError: The language is unknown, or the source is empty or has a lone surrogate.
@@ -206,7 +205,7 @@ class Kernel:
     language: str
 
     def __post_init__(self) -> None:
-        _one_of("kernel.language", self.language, LANGUAGES)
+        _one_of("kernel.language", self.language, tuple(LANGUAGES))
         if not self.source.strip():
             raise ValueError("a kernel needs source")
         try:
@@ -248,13 +247,6 @@ def lower_precisions(tolerance: str, precision: str) -> tuple[str, ...]:
     if tolerance == "kernelbench":
         return LOWER
     return tuple(dict.fromkeys((precision, "tfloat32"))) if precision else ()
-
-
-def language_of(source: str) -> str:
-    """The language of a kernel, guessed from its imports and calls."""
-    if re.search(r"^\s*(import|from)\s+triton\b", source, re.MULTILINE):
-        return "triton"
-    return "cuda" if "load_inline" in source and "cuda_sources" in source else "cpp"
 
 
 def content_id(*parts: str) -> str:

@@ -11,7 +11,8 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from rapidfuzz import fuzz, process
 
-from evaluators.records.problem import Kernel, language_of
+from evaluators.base.languages import language_of
+from evaluators.records.problem import Kernel
 
 FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
 IMPORT = re.compile(r"^(import|from) \w", re.MULTILINE)

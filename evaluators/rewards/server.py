@@ -16,10 +16,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from evaluators.base.cause import first_line
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.rewards.completions import read_kernel
 from evaluators.rewards.line import Line, LineIsFull
 from evaluators.rewards.messages import (

@@ -12,6 +12,8 @@ from evaluators.runner.messages import Failed, Import, Order, Phase, RunCalls
 
 ERROR_CHARACTERS = 6000
 BUILD_FAILED = "Error building extension"
+COMPILERS = ("triton.", "helion.", "cutlass.", "cuda.tile.", "tilelang.")
+"""The packages of languages whose errors are those of a compiler."""
 COMPILER = "torch._inductor"
 """The package of torch's compiler."""
 
@@ -35,8 +37,8 @@ def failure(order: Order, error: BaseException) -> Failed:
     phase = Phase.IMPORT if isinstance(order, Import) else Phase.RUN
     if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
         phase = Phase.DEVICE
-    if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith("triton."):
-        phase = Phase.IMPORT  # Triton compiles at the first call
+    if phase is Phase.RUN and isinstance(order, RunCalls) and type(error).__module__.startswith(COMPILERS):
+        phase = Phase.IMPORT  # they compile at the first call
     text = build_failure(error) or without_folders("".join(traceback.format_exception(error)))
     if isinstance(error, WrongOutput | NotDifferentiable):
         phase, text = Phase.OUTPUT, str(error)

@@ -44,8 +44,8 @@ from evaluators.runner.messages import (
 )
 from evaluators.runner.output_forms import laid_out, outputs_of, require_returned, tables_in
 from evaluators.runner.poisoned_memory import poison_memory
+from evaluators.runner.precompile import IMPORTED, compile_ahead
 from evaluators.runner.shared_buffers import gate_of, open_shared
-from evaluators.runner.triton_precompile import compile_triton
 from evaluators.system.channel import Channel, ChannelClosed
 from evaluators.system.cuda_driver import wait_on_stream
 from evaluators.system.cuobjdump import resources_below
@@ -137,10 +137,10 @@ def _serve(channel: Channel, spec: dict[str, Any]) -> None:
 
 def _import(path: Path, order: Import) -> None:
     """Imports the candidate's file, so that it compiles what it compiles at import."""
-    uses_triton = "triton" in path.read_text(encoding="utf-8")
+    source = path.read_text(encoding="utf-8")
     module = import_candidate(path)
-    if order.architecture and uses_triton:
-        compile_triton(module, order.problem, order.architecture)
+    if order.architecture and any(each in source for each in IMPORTED):
+        compile_ahead(module, order.problem, order.architecture)
 
 
 def _free_memory(device: str) -> None:

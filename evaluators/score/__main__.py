@@ -2,6 +2,7 @@
 
     ideatree score runs/my_run
     ideatree score runs/my_run thorough=true ks=[1,5] exclude=level1_excluded.json
+    ideatree score runs/my_run backend=cute
     ideatree score runs/my_run baseline=results/timing/H100/baseline_time_torch.json
     ideatree score operators=generated_kernels suite=operators/opinfo only=[aten.relu.default]
     ideatree score solutions=~/flashinfer-trace/solutions
@@ -9,7 +10,9 @@
 `run`, or an argument without a key: a folder of files `level_<l>_problem_<n>_sample_<s>_kernel.py`. Each
 evaluation is saved at once as a line of the folder's `evaluations.jsonl`, and a repeated call skips saved
 ones. `eval_results.json` has the results in KernelBench's format, `scores.json` the scores. Speedups are over
-eager PyTorch in the same session, or over the times in the file `baseline`.
+eager PyTorch in the same session, or over the times in the file `baseline`. `backend` is KernelBench's: the
+language that the kernels should be in, by default the one in the folder's `generation_config.yaml`; samples
+in another language are judged too, and named. Without either, nothing is expected.
 
 `operators`: a folder of operators' kernels, or `aten` for PyTorch's own. Every version is evaluated on all
 cases of its operator (see `operator_score`).
@@ -51,14 +54,16 @@ from evaluators.app.words import without_key
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
+from evaluators.base.languages import language_of
 from evaluators.base.option import option
 from evaluators.base.source_file import read_source
 from evaluators.base.usage_error import UsageError
 from evaluators.baseline.__main__ import read_times, trials
 from evaluators.records.evaluation import Evaluation, Status, Timing
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel
 from evaluators.records.scores import Scored, measures
 from evaluators.scheduler.pool import Pool
+from evaluators.score.backends import backend_of, by_language, in_other_languages, language_lines
 from evaluators.score.operator_score import score_operators
 from evaluators.score.solution_score import score_solutions
 
@@ -77,6 +82,11 @@ class ScoreConfig:
     operators: str | None = option(None, "folder of operators' kernels; aten: PyTorch's own")
     solutions: str | None = option(None, "folder of solutions of FlashInfer Trace or SOL-ExecBench")
     suite: Any = group("operators/opinfo")
+    backend: str | None = option(
+        None,
+        "KernelBench's name of the kernels' language: cuda | triton | cute | tilelang | thunderkittens, or "
+        "helion | cutile | gluon | cpp; null: as generation_config.yaml says",
+    )
     only: list[str] = option([], "operators to score, e.g. [aten.relu.default]; []: all")
     problem: RulesConfig = section(RulesConfig)
     evaluator: Any = group("default")
@@ -114,11 +124,17 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A sample with its problem's name and its evaluation."""
+    """A sample with its problem's name, its evaluation, and its kernel's language ("" for no kernel)."""
 
     sample: Generation
     problem: str
     evaluation: Evaluation
+    language: str = ""
+
+    @property
+    def name(self) -> str:
+        """The sample's name in lines for people."""
+        return f"{self.problem}, sample {self.sample.sample}"
 
 
 def expand(overrides: Sequence[str]) -> CommandCall:
@@ -137,6 +153,7 @@ def main(config: DictConfig) -> int:
         settle_device(config)
         score_folder = score_operators if config.operators is not None else score_solutions
         return asyncio.run(score_folder(config, output))
+    backend = backend_of(Path(config.run), config.backend)
     samples, strangers = samples_of(Path(config.run))
     if strangers:
         say(output, *(f"skipped: {name} is not named like {LIKE}" for name in strangers))
@@ -146,7 +163,8 @@ def main(config: DictConfig) -> int:
 
     def written() -> list[str]:
         done = sorted(judged, key=lambda each: each.sample)
-        return write(Path(config.run), done, times=times, excluded=excluded, ks=list(config.ks))
+        how: Any = {"times": times, "excluded": excluded, "ks": list(config.ks), "backend": backend}
+        return write(Path(config.run), done, **how)
 
     try:
         asyncio.run(judge_all(config, samples, judged, output))
@@ -189,14 +207,23 @@ async def judge_all(
     problems.lines()
 
     async def judge_one(pool: Pool, sample: Generation) -> None:
-        name, is_new = sample.problem, True
+        name, is_new, language = sample.problem, True, ""
         if (problem := problems.open(name)) is None:
             reason = str(problems.errors[name])
             evaluation = Evaluation(status=Status.UNFIT_REFERENCE, log=reason)
         else:
             name = problem.name
-            evaluation, is_new = await _evaluated(pool, problem, sample, store, thorough=config.thorough)
-        judged.append(Judged(sample=sample, problem=name, evaluation=evaluation))
+            try:
+                source = read_source(sample.path)
+                kernel = Kernel(source=source, language=language_of(source))
+            except (OSError, ValueError) as error:  # unreadable, not text, or empty
+                evaluation = Evaluation(status=Status.COMPILE_ERROR, log=first_line(error))
+            else:
+                language = kernel.language
+                key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if config.thorough else 'quick'}"
+                is_new = store.get(key) is None
+                evaluation = await evaluate_once(pool, problem, kernel, store, key, thorough=config.thorough)
+        judged.append(Judged(sample=sample, problem=name, evaluation=evaluation, language=language))
         if is_new:
             say(output, f"{len(judged)} of {len(samples)}: {one_line(judged[-1])}")
 
@@ -204,24 +231,10 @@ async def judge_all(
         await all_of(judge_one(pool, each) for each in samples)
 
 
-async def _evaluated(
-    pool: Pool, problem: Problem, sample: Generation, store: JsonlStore, *, thorough: bool
-) -> tuple[Evaluation, bool]:
-    """The evaluation of a sample, and whether it is new rather than saved."""
-    try:
-        source = read_source(sample.path)
-        kernel = Kernel(source=source, language=language_of(source))
-    except (OSError, ValueError) as error:  # unreadable, not text, or empty
-        return Evaluation(status=Status.COMPILE_ERROR, log=first_line(error)), True
-    key = f"{sample.key} {problem.id} {kernel.id} {'thorough' if thorough else 'quick'}"
-    is_new = store.get(key) is None
-    return await evaluate_once(pool, problem, kernel, store, key, thorough=thorough), is_new
-
-
 def one_line(judged: Judged) -> str:
     """The evaluation of one sample."""
     found = judged.evaluation
-    what = f"{judged.problem}, sample {judged.sample.sample}: {found.status.value}"
+    what = f"{judged.name}: {found.status.value}"
     if found.timing is not None:
         timing = found.timing
         return f"{what}, {timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
@@ -235,6 +248,7 @@ def write(
     times: Mapping[tuple[str, str], float] | None,
     excluded: Mapping[str, str],
     ks: Sequence[int],
+    backend: str | None = None,
 ) -> list[str]:
     """Writes `eval_results.json` and `scores.json`; returns the lines of a summary."""
     levels = sorted({each.sample.level for each in judged})
@@ -256,15 +270,18 @@ def write(
         if each.evaluation.status is Status.UNFIT_REFERENCE
     }
     not_judged = {
-        f"{each.problem}, sample {each.sample.sample}": each.evaluation.cause
+        each.name: each.evaluation.cause
         for each in judged
         if each.evaluation.status is Status.INFRASTRUCTURE_ERROR
     }
     problems = scored(judged, times, {*left_out})
     found = measures(problems, ks=ks) if problems else {}
     counts = _counted(each.evaluation.status.value for each in judged)
+    languages = by_language((each.language, each.evaluation) for each in judged)
     body = {
         "problems": len(problems),
+        "backend": backend,
+        "languages": languages,
         "measures": {name: each.to_json() for name, each in found.items()},
         "left out": left_out,
         "not judged": not_judged,
@@ -282,6 +299,8 @@ def write(
         "",
         f"{len(judged)} samples of {len(problems)} problems ({statuses})",
         *lines,
+        *language_lines(languages),
+        *in_other_languages(backend, ((each.name, each.language) for each in judged)),
         *(f"left out: {name}: {why}" for name, why in left_out.items()),
         *(f"not judged: {name}: {why}" for name, why in not_judged.items()),
         f"{folder}/{', '.join(files)}",
@@ -333,7 +352,11 @@ def eval_results(judged: Iterable[Judged]) -> dict[str, list[dict[str, Any]]]:
                 "sample_id": each.sample.sample,
                 "compiled": found.status not in NOT_COMPILED,
                 "correctness": found.status is Status.CORRECT,
-                "metadata": {"status": found.status.value, "cause": found.cause},
+                "metadata": {
+                    "status": found.status.value,
+                    "cause": found.cause,
+                    "language": each.language,
+                },
                 "runtime": timing.kernel_ms if timing else -1.0,
                 "runtime_stats": _stats(timing, found.environment.get("device", "")) if timing else {},
             }

@@ -26,9 +26,10 @@ from evaluators.app.suite_config import SuiteProblems, all_of, evaluate_once
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import first_line
 from evaluators.base.jsonl_store import JsonlStore
+from evaluators.base.languages import language_of
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import Kernel, Problem, language_of
+from evaluators.records.problem import Kernel, Problem
 from evaluators.records.scores import Estimate, Scored, correct, fast_p, geometric_mean, roofline, sol_score
 from evaluators.scheduler.pool import Pool
 from evaluators.suites.definitions.files import solution_at

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluators.records.problem import Kernel, language_of, reference_kernel
+from evaluators.base.languages import language_of
+from evaluators.records.problem import Kernel, reference_kernel
 from evaluators.suites.operators import kernel_source, load_operator
 
 ATEN = "aten"

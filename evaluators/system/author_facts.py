@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
 import os
 import re
 import subprocess
 from pathlib import Path
+
+from evaluators.system.installed_languages import installed_languages
 
 CPU_INFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -33,8 +33,7 @@ def toolchain(device: str) -> dict[str, str]:
     compiler = str(cpp_extension.get_cxx_compiler())  # type: ignore[no-untyped-call]
     facts = {"compiler": _version(compiler, r"^(.+)$")}
     if device == "cuda":
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            facts["triton"] = importlib.metadata.version("triton")
+        facts |= installed_languages()
         if cpp_extension.CUDA_HOME:
             facts["nvcc"] = _version(f"{cpp_extension.CUDA_HOME}/bin/nvcc", r"release ([\d.]+)")
     else:

@@ -24,12 +24,13 @@ from evaluators.app.command import build, command, log_to, one_of, say
 from evaluators.app.config import DEVICE_HELP, RayConfig, group, section
 from evaluators.app.device_config import settle_device
 from evaluators.app.kernel_file import read_kernel
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.nearest import near
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
 from evaluators.records.configurations import judged_kernel
-from evaluators.records.problem import LANGUAGES, Problem
+from evaluators.records.problem import Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, functions_of
@@ -43,9 +44,7 @@ class LibraryAddConfig(LibraryConfig):
     evaluator: Any = group("default")
     pool: Any = group("local")
     kernel: str = option(MISSING, "the kernel's file, which defines ModelNew")
-    language: str = option(
-        "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
-    )
+    language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")

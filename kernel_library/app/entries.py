@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from evaluators.app.command import CommandCall, build, one_of
 from evaluators.app.config import NO_FOLDER, group, hydra_settings
 from evaluators.base.cause import first_line
+from evaluators.base.languages import LANGUAGES
 from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
-from evaluators.records.problem import DTYPES, LANGUAGES
+from evaluators.records.problem import DTYPES
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, find
 
@@ -33,7 +34,7 @@ class FilterConfig(LibraryConfig):
 
     op: str | None = option(None, "only entries for this operation, e.g. softmax")
     dtype: str | None = option(None, "only entries that support this dtype")
-    language: str | None = option(None, "only entries in this language: cpp | cuda | triton")
+    language: str | None = option(None, "only entries in this language, e.g. triton")
     architecture: str | None = option(
         None, "only entries measured on this compute capability (e.g. 9.0), or on cpu"
     )
@@ -54,7 +55,7 @@ def expand_filters(overrides: Sequence[str]) -> CommandCall:
 
 def check_filters(config: DictConfig) -> None:
     """Raises UsageError for an unknown dtype or language."""
-    for key, allowed in (("dtype", DTYPES), ("language", LANGUAGES)):
+    for key, allowed in (("dtype", DTYPES), ("language", tuple(LANGUAGES))):
         if config[key] is not None:
             one_of(config, key, allowed)
 

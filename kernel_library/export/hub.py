@@ -22,6 +22,7 @@ from kernel_library.overrides.choice import Candidate
 
 EDITION = 5
 """Edition of the `build.toml` format."""
+IN_TRITON = ("triton", "gluon")
 BACKENDS = ("cuda", "cpu")
 """Devices that the hub supports; the library's Triton kernels use the first."""
 NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
@@ -89,7 +90,7 @@ def write_hub_project(
     under all of their licenses (SPDX). Returns the kernels' names by function. Raises OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
-        if sources[each.name].language == "triton":
+        if sources[each.name].language in IN_TRITON:
             chosen[each.function] = each
     if not chosen:
         return {}

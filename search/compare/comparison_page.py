@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.base.atomic_write import write_atomically
+from evaluators.base.languages import LANGUAGES
 from search.compare.curves import UNITS, Searched, curve, read_searches, spent_at_most
 from search.compare.statistics import means
 from search.report.html import link_to, plain, render_page
@@ -67,6 +68,11 @@ def page_data(folder: Path) -> dict[str, Any]:
                 for problem in problems
                 for unit in units
                 for each in _curves(by_problem[problem], unit, arms)
+            ],
+            "languages": [
+                {"arm": arm, "language": LANGUAGES[name].title, **each}
+                for arm, found in body.get("languages", {}).items()
+                for name, each in found.items()
             ],
             "searches": [_search(each, folder) for each in searches],
         }

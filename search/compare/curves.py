@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.records.evaluation import Status
+from search.compare.language_gains import LanguageGain
 from search.records.events import (
     BestConfirmed,
     Event,
@@ -50,6 +51,7 @@ class Searched:
             eager, because a user can always keep eager.
         points: the best so far, at the start and after each evaluation.
         statuses: the number of evaluations with each status.
+        languages: what each language of kernels gained.
         held_out: the winner's verdicts in configurations that no search saw.
     """
 
@@ -60,6 +62,7 @@ class Searched:
     final: float
     points: tuple[Point, ...]
     statuses: Mapping[str, int] = field(default_factory=dict)
+    languages: Mapping[str, LanguageGain] = field(default_factory=dict)
     held_out: tuple[HeldOutResult, ...] = ()
 
     @property
@@ -82,7 +85,8 @@ class Searched:
         fields: dict[str, Any] = json.loads(line)
         points = tuple(Point(**each) for each in fields["points"])
         held_out = tuple(HeldOutResult(**each) for each in fields.get("held_out", ()))
-        return cls(**{**fields, "points": points, "held_out": held_out})
+        gains = {name: LanguageGain(**each) for name, each in fields.get("languages", {}).items()}
+        return cls(**{**fields, "points": points, "held_out": held_out, "languages": gains})
 
 
 def read_searches(path: Path) -> list[Searched]:
@@ -108,6 +112,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
     low, speedup, final, reason = 0.0, 0.0, None, ""
     points = [Point()]
     statuses: Counter[str] = Counter()
+    languages: dict[str, LanguageGain] = {}
     for event in events:
         match event:
             case ModelCalled(call=call):
@@ -127,6 +132,8 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
                         statuses[Status.OUTPACED.value] -= 1
                     statuses[judged.status.value] += 1
                     spent["device_s"] += judged.device_s
+                language = event.variant.kernel.language
+                languages[language] = languages.get(language, LanguageGain()).after(event)
                 timing = judged.timing
                 if judged.status is Status.CORRECT and timing is not None and timing.speedup_low > low:
                     low, speedup = timing.speedup_low, timing.speedup
@@ -142,6 +149,7 @@ def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> 
         final=max(1.0, speedup if final is None else final),
         points=tuple(points),
         statuses=dict(+statuses),
+        languages=languages,
     )
 
 

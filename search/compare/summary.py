@@ -12,6 +12,7 @@ from dataclasses import asdict
 from evaluators.base.atomic_write import write_atomically
 from evaluators.base.own_version import own_version
 from search.compare.curves import Searched, curve, spent_at_most
+from search.compare.language_gains import by_arm, language_lines, to_json
 from search.compare.plan import ComparisonPlan
 from search.compare.statistics import Difference, differences, means
 from search.records.events import RunStarted
@@ -25,6 +26,7 @@ STEPS = 20
 def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]:
     """Writes `comparison.json` and `curves.csv` into the comparison's folder; returns the lines to print."""
     found, between = means(searches), _ordered(differences(searches, comparison.primary))
+    gains = by_arm((each.arm, each.languages) for each in searches)
     body = {
         "command": comparison.command,
         "versions": _versions(comparison),
@@ -36,6 +38,7 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
         "overrides": {arm: list(overrides) for arm, overrides in comparison.arms.items()},
         "arms": {arm: asdict(interval) for arm, interval in found.items()},
         "held out": {arm: asdict(each) for arm, each in _held_out(searches).items()},
+        "languages": to_json(gains),
         "differences": [
             {**asdict(each), "is_real": each.is_real, "sentence": each.sentence} for each in between
         ],
@@ -51,6 +54,7 @@ def write(comparison: ComparisonPlan, searches: Sequence[Searched]) -> list[str]
         number = sum(each.arm == arm for each in searches)
         lines.append(f"{arm:<24}{number:>9}  {spent[arm]:>12.6g}  {interval}")
     lines += [f"held-out configurations, {arm}: {each}" for arm, each in _held_out(searches).items()]
+    lines += language_lines(gains)
     sentences = [each.sentence for each in between]
     return [*lines, "", *sentences, "", f"{comparison.folder}/comparison.json, curves.csv"]
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from evaluators.base.cause import printable
+from evaluators.base.languages import LANGUAGES, language_of
 from evaluators.base.nearest import nearest
 from evaluators.records.diagnosis import Diagnosis
 from evaluators.records.evaluation import Status
-from evaluators.records.problem import LANGUAGES, Kernel, language_of
+from evaluators.records.problem import Kernel
 from search.engine.diagnoses import Diagnoses
 from search.engine.session import Session
 from search.protocols import Diagnoser
@@ -148,7 +149,7 @@ class Agent:
         tree = self.session.state.tree
         of = tree.ideas[_one_of("idea", idea, list(tree.ideas), "propose_idea makes one")]
         if language:
-            _one_of("language", language, LANGUAGES)
+            _one_of("language", language, tuple(LANGUAGES))
         if len(source) > MOST_SOURCE:
             limit = f"more than {MOST_SOURCE:,}; submit a shorter source"
             raise AgentRefused(f"the kernel has {len(source):,} characters, {limit}")

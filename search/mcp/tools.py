@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
-from evaluators.records.problem import LANGUAGES
+from evaluators.base.languages import LANGUAGES
 from evaluators.rewards.completions import read_kernel
 from search.engine.agent import Agent, AgentRefused, OnStage
 from search.mcp.answers import (
@@ -37,7 +37,6 @@ from search.mcp.answers import (
     standing,
     variant_report,
 )
-from search.proposers.llm.prompts import LANGUAGES as FIT
 from search.proposers.llm.prompts import LIBRARIES, Prompts, tolerance_of
 from search.records.ranking import unconfirmed
 from search.records.tree import Category, Seed, Variant, speedups_of
@@ -84,6 +83,7 @@ class Tools:
             session = agent.session
             problem, state = session.problem, session.state
             measured = [e for e in [*state.confirmed.values(), *state.verdicts.values()] if e.timing]
+            prompts = Prompts()
             timings = [evaluation.timing for evaluation in measured if evaluation.timing]
             return ProblemReport(
                 name=problem.name,
@@ -93,8 +93,8 @@ class Tools:
                 device=problem.device,
                 tolerance=tolerance_of(problem),
                 libraries=LIBRARIES[problem.libraries],
-                rules=Prompts().rules(problem),
-                languages=list(FIT[problem.device]),
+                rules=prompts.rules(problem, session.environment),
+                languages=prompts.languages(problem, session.environment),
                 categories=[each.value for each in Category],
                 facts=session.environment,
                 eager_ms=digits(timings[0].eager_ms) if timings else None,

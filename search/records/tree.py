@@ -93,6 +93,7 @@ class Idea:
         predicted_gain: The gain that it expects: how many times as fast as the parent; 0 if it gave none.
         refuted_by: The result that would refute the idea; "" if it named none.
         variant_plans: What distinguishes each of its variants.
+        language: The language that its kernels should be in; "" for any.
         builds_on: The id of a library entry that the idea uses in addition to its parent; "" for none.
         plan: Private notes of the proposer for `implement`.
     """
@@ -108,6 +109,7 @@ class Idea:
     predicted_gain: float = 0.0
     refuted_by: str = ""
     variant_plans: tuple[str, ...] = ()
+    language: str = ""
     builds_on: str = ""
     plan: str = ""
 

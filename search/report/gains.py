@@ -1,4 +1,4 @@
-"""The gains of each category and each model."""
+"""The gains of each category, each model and each language."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ if TYPE_CHECKING:
 
 
 def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
-    """One row for each `category` or `model`, in the order of their first ideas.
+    """One row for each `category`, `model` or `language`, in the order of their first ideas.
 
     `ideas`, `variants` and `correct` are counts; `new_bests` counts variants that became the run's best when
     evaluated; `gain` is the median of the ideas' gains over their seeds; `dollars` is what all calls of a
-    model cost, or the calls about a category's ideas.
+    model cost, or the calls about the ideas of a category or of a language. The ideas of a language are those
+    with a kernel in it, and its best speedup is that of its own kernels.
     """
     import pandas as pd
 
     ideas, variants = frames.ideas, frames.variants
-    names = ideas[key].drop_duplicates()
+    names = (variants if key == "language" else ideas)[key].drop_duplicates()
     rows: list[dict[str, Any]] = []
     for name in names[names != ""]:
-        own, written = ideas[ideas[key] == name], variants[variants[key] == name]
+        written = variants[variants[key] == name]
+        own = ideas[ideas.index.isin(written["idea"]) if key == "language" else ideas[key] == name]
+        best = written if key == "language" else own
         paid = frames.calls[frames.calls["model"] == name] if key == "model" else own
         rows.append(
             {
@@ -32,7 +35,7 @@ def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
                 "variants": len(written),
                 "correct": int((written["status"] == "correct").sum()),
                 "new_bests": int(written["new_best"].sum()),
-                "best_speedup": own["speedup"].max(),
+                "best_speedup": best["speedup"].max(),
                 "gain": own["gain"].median(),
                 "dollars": float(paid["dollars"].sum()),
             }

@@ -54,6 +54,7 @@ def page_data(frames: RunFrames, texts: Texts) -> dict[str, Any]:
         "time": _time(frames.progress),
         "categories": _records(gains_by(frames, "category")),
         "models": _records(gains_by(frames, "model")),
+        "languages": _records(gains_by(frames, "language")),
         "failures": _failures(frames),
         "words": {
             "categories": {each.value: CATEGORY_WORDS[each][0] for each in Category},

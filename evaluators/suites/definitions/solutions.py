@@ -192,7 +192,7 @@ def solution_of(problem: Problem, kernel: Kernel, *, name: str, description: str
         "        _model = _class()\n"
         f"    return _model({inputs})\n"
     )
-    is_triton = kernel.language == "triton"
+    is_triton = kernel.language in ("triton", "gluon")
     if problem.name.startswith("solexec/"):
         languages: dict[str, Any] = {"languages": ["triton" if is_triton else "pytorch"]}
         hardware = ["LOCAL"]

@@ -25,7 +25,11 @@ class Sft:
         *columns("string", rules="JSON: tolerance, precision, libraries and device used to judge it"),
         *columns("string", idea="the idea behind the kernel", category="category of the idea, one of six"),
         Column(name="lineage", type=STRINGS, meaning="the ideas before it, oldest first"),
-        *columns("string", kernel="source that defines `ModelNew`", language="`triton`, `cuda` or `cpp`"),
+        *columns(
+            "string",
+            kernel="source that defines `ModelNew`",
+            language="its language, such as `triton`",
+        ),
         *timed("kernel_", "the kernel"),
         *columns(
             "float64", eager_ms="time of eager PyTorch", compile_ms="time of `torch.compile`, if it was timed"

@@ -14,6 +14,7 @@ from typing import Any
 import json_repair
 from rapidfuzz import fuzz, process
 
+from evaluators.base.languages import LANGUAGES
 from evaluators.rewards.completions import code_blocks, without_thinking
 from search.proposers.llm.written_ideas import field_of, written_ideas
 from search.records.model_calls import storable
@@ -37,6 +38,7 @@ class Sketch:
     predicted_gain: float = 0.0
     refuted_by: str = ""
     variant_plans: tuple[str, ...] = ()
+    language: str = ""
     library_entry: str = ""
 
 
@@ -49,9 +51,12 @@ class ProbeSketch:
     base: str
 
 
-def ideas_schema(seed_id: str, entry_ids: Sequence[str], *, probes: bool = False) -> dict[str, Any]:
+def ideas_schema(
+    seed_id: str, entry_ids: Sequence[str], *, languages: Sequence[str] = (), probes: bool = False
+) -> dict[str, Any]:
     """The JSON schema of an answer with ideas, in the form that both providers' strict modes accept.
-    `probes`: whether the answer also lists probes."""
+    `languages`: those that an idea chooses from, if there are several. `probes`: whether the answer also
+    lists probes."""
     fields = {
         "text": {"type": "string"},
         "category": {"type": "string", "enum": [category.value for category in Category]},
@@ -62,6 +67,8 @@ def ideas_schema(seed_id: str, entry_ids: Sequence[str], *, probes: bool = False
         "seed": {"type": "string", "enum": [seed_id]},
         "library_entry": {"type": "string", "enum": ["", *entry_ids]},
     }
+    if len(languages) > 1:
+        fields["language"] = {"type": "string", "enum": list(languages)}
     lists: dict[str, dict[str, Any]] = {"ideas": fields}
     if probes:
         text: dict[str, Any] = {"type": "string"}
@@ -166,6 +173,7 @@ def ideas_answer(ideas: Iterable[Idea]) -> str:
             "predicted_gain": idea.predicted_gain,
             "refuted_by": idea.refuted_by,
             "variants": list(idea.variant_plans),
+            **({"language": idea.language} if idea.language else {}),
             "seed": idea.parent,
             "library_entry": idea.builds_on,
         }
@@ -276,6 +284,7 @@ def _sketch(item: Any, entry_ids: Sequence[str]) -> Sketch | None:
         predicted_gain=_gain(fields.get("predicted_gain")),
         refuted_by=_line(fields.get("refuted_by")),
         variant_plans=tuple(filter(None, map(_line, plans))) if isinstance(plans, list) else (),
+        language=_language(fields.get("language")),
         library_entry=entry if isinstance(entry, str) and entry in entry_ids else "",
     )
 
@@ -285,6 +294,12 @@ def _text(stated: Mapping[Any, Any]) -> str:
     texts = {str(key): each for key, each in stated.items() if isinstance(each, str) and each.strip()}
     named = (each for key, each in texts.items() if field_of(key) == "text")
     return texts.get("text") or max(named, key=len, default="")
+
+
+def _language(stated: object) -> str:
+    """The language that an idea names by its name or its title; "" for none or an unknown one."""
+    said = _line(stated).lower()
+    return next((name for name, each in LANGUAGES.items() if said in (name, each.title.lower())), "")
 
 
 def _line(stated: object) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluators.base.languages import LANGUAGES, languages_for
 from evaluators.records.configurations import configuration_lines
 from evaluators.records.evaluation import Evaluation
 from evaluators.records.problem import Case, Problem
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
     import jinja2
 
 TEMPLATES = Path(__file__).with_name("templates")
-LANGUAGES = {"cuda": ("triton", "cuda"), "cpu": ("cpp",)}
-LANGUAGE_NAMES = {"triton": "Triton", "gluon": "Gluon", "cuda": "CUDA C++", "cpp": "C++"}
-VERSIONS = {"triton": "Triton {}", "nvcc": "CUDA toolkit {}", "compiler": "C++ compiler {}"}
-"""Facts on the software that kernels are written for."""
+VERSIONS = {
+    "cuda": ("nvcc", " (toolkit {})"),
+    "cpp": ("compiler", " ({})"),
+    "gluon": ("triton", " (in Triton {})"),
+}
+"""The fact with the version of a language's compiler, and how it is stated; otherwise the fact has the
+language's name."""
+ALWAYS_THERE = ("triton", "cuda", "cpp")
+"""Languages that are offered although the facts of old recordings do not name them."""
 LOG_CHARACTERS = 6000
 ENTRY_CHARACTERS = 40_000
 """The most characters of the library kernels' sources in a prompt; the least related are left out first."""
@@ -85,8 +91,8 @@ class Prompts:
     `examples`, `hardware` and `mistakes` say whether to include the languages' examples, the device's facts
     and why kernels failed so far; `edits`, whether a model may answer with edits of the seed; `diversity`,
     the share of ideas, rounded up, that must have another structure than the seed. `languages`: what kernels
-    may be written in; empty for all that fit the device. Raises ValueError for a missing folder, an unknown
-    language or a share outside 0 to 1.
+    may be written in; empty for those of `languages_offered`. Each idea chooses one. Raises ValueError for a
+    missing folder, an unknown language or a share outside 0 to 1.
     """
 
     def __init__(
@@ -175,7 +181,7 @@ class Prompts:
         own = [(number, plans.pop(number, "")) for number in numbers]
         return self._render(
             "code.md",
-            **self._about(problem, facts, seed, evidence),
+            **self._about(problem, facts, seed, evidence, idea.language),
             idea=idea,
             entry=None if entry is None else _seed(entry, evidence),
             earlier=measured,
@@ -202,7 +208,7 @@ class Prompts:
             "configurations": configuration_lines(failed.evaluation.configurations),
             "resources": resource_lines(failed.evaluation.resources),
         }
-        about = self._about(problem, facts, None, evidence)
+        about = self._about(problem, facts, None, evidence, failed.kernel.language)
         return self._render("repair.md", **about, idea=idea, own=[(1, "")], failed=kernel, edits=self._edits)
 
     def probe(
@@ -214,7 +220,7 @@ class Prompts:
         evidence: MeasuredHistory,
     ) -> str:
         """Asks for the kernel of a probe that changes the kernel `base`."""
-        about = self._about(problem, facts, base, evidence)
+        about = self._about(problem, facts, base, evidence, base.kernel.language if base else "")
         edits = self._edits and base is not None
         return self._render("probe.md", **about, request=request, own=[(1, "")], edits=edits)
 
@@ -251,18 +257,27 @@ class Prompts:
             wanted=wanted,
         )
 
-    def rules(self, problem: Problem) -> str:
+    def rules(self, problem: Problem, facts: Mapping[str, str]) -> str:
         """The rules for a kernel in each language, without a question."""
-        return self._render("rules.md", **self._about(problem, {}, None, MeasuredHistory())).strip()
+        return self._render("rules.md", **self._about(problem, facts, None, MeasuredHistory())).strip()
+
+    def languages(self, problem: Problem, facts: Mapping[str, str]) -> list[str]:
+        """The names of the languages that kernels for the problem may be written in."""
+        return list(self._languages) or languages_offered(problem, facts)
 
     def _about(
-        self, problem: Problem, facts: Mapping[str, str], seed: Seed | None, evidence: MeasuredHistory
+        self,
+        problem: Problem,
+        facts: Mapping[str, str],
+        seed: Seed | None,
+        evidence: MeasuredHistory,
+        language: str = "",
     ) -> dict[str, Any]:
-        """The values that all prompts share."""
+        """The values that all prompts share. `language`: the one that is chosen already, if any."""
         known = [words.format(facts[name]) for name, words in FACTS if facts.get(name)]
-        versions = {name: facts.get(name, "") for name in VERSIONS}
         measured = evidence.measured(seed) if seed else None
-        languages = self._languages or LANGUAGES[problem.device]
+        allowed = self.languages(problem, facts)
+        languages = [language] if language in allowed else allowed
         return {
             "problem": {
                 "name": problem.name,
@@ -280,14 +295,12 @@ class Prompts:
             },
             "on_gpu": problem.device == "cuda",
             "device": known if self._hardware else [],
-            "versions": versions,
-            "stated_versions": ", ".join(
-                words.format(versions[name]) for name, words in VERSIONS.items() if versions[name]
-            ),
             "seed": None if seed is None else _seed(seed, evidence),
             "mistakes": evidence.mistakes() if self._mistakes else [],
             "languages": languages,
-            "language_names": [LANGUAGE_NAMES.get(each, each) for each in languages],
+            "chosen": LANGUAGES[language].title if [language] == languages != allowed else "",
+            "titles": {each: _title(each, facts) for each in languages},
+            "good_at": {name: each.good_at for name, each in LANGUAGES.items()},
             "examples": self._examples,
         }
 
@@ -309,6 +322,27 @@ class Prompts:
             lstrip_blocks=True,
             autoescape=False,  # Markdown for a model, not a page
         )
+
+
+def languages_offered(problem: Problem, facts: Mapping[str, str]) -> list[str]:
+    """The names of the languages that a model may choose from: those that the machine with these facts has,
+    that compile for its GPU, and that the problem's policy on libraries leaves whole."""
+    capability = tuple(map(int, facts.get("architecture", "99").split(".")))
+    return [
+        each.name
+        for each in reversed(languages_for(problem.device))
+        if each.default
+        and (each.name in ALWAYS_THERE or facts.get(each.name))
+        and capability >= each.capability
+        and (each.own_libraries or problem.libraries == "any")
+    ]
+
+
+def _title(language: str, facts: Mapping[str, str]) -> str:
+    """The language's title and its version, if it is known."""
+    fact, words = VERSIONS.get(language, (language, " {}"))
+    known = LANGUAGES.get(language)
+    return (known.title if known else language) + (words.format(facts[fact]) if facts.get(fact) else "")
 
 
 def _seed(seed: Seed, evidence: MeasuredHistory, source: str | None = None) -> dict[str, Any]:

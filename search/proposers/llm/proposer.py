@@ -315,7 +315,12 @@ class LLMProposer:
             system=self._prompts.system(),
             prompt=prompt,
             about=f"round {expansion.round}",
-            schema=ideas_schema(seed.id if seed else "", [entry.id for entry in entries], probes=probes > 0),
+            schema=ideas_schema(
+                seed.id if seed else "",
+                [entry.id for entry in entries],
+                languages=self._prompts.languages(problem, run.facts),
+                probes=probes > 0,
+            ),
         )
 
     def take_probes(self) -> list[ProbeRequest]:
@@ -482,6 +487,7 @@ class LLMProposer:
                     predicted_gain=sketch.predicted_gain,
                     refuted_by=sketch.refuted_by,
                     variant_plans=sketch.variant_plans,
+                    language=sketch.language,
                     builds_on=sketch.library_entry,
                 )
             )

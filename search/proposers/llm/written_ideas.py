@@ -15,6 +15,7 @@ FIELD_NAMES = {
     "predicted_gain": ("predicted_gain", "predicted_speedup", "expected_gain", "expected_speedup", "gain"),
     "refuted_by": ("refuted_by", "refuted_if", "refutation", "falsified_by"),
     "variants": ("variants",),
+    "language": ("language", "written_in"),
     "library_entry": ("library_entry",),
     "seed": ("seed",),
 }

@@ -32,6 +32,9 @@ function tables() {
   byId("problems-frame").hidden = !data.by_problem.length;
   table("problems", ["problem", ...armNames], data.by_problem.map((each) =>
     [each.problem, ...armNames.map((name) => (each.arms[name] ? figure(each.arms[name]) : "-"))]), [0]);
+  byId("languages-frame").hidden = !data.languages.length;
+  table("languages", ["arm", "language", "kernels", "correct", "best [geometric mean]", "searches", "fastest in"], data.languages.map((each) =>
+    [each.arm, each.language, each.kernels, each.correct, times(each.speedup), each.searches, each.won]), [0, 1]);
   const said = (each) => element("li", {}, each.sentence);
   const real = data.differences.filter((each) => each.is_real), noise = data.differences.filter((each) => !each.is_real);
   folded("real", `${real.length} of ${data.differences.length} pairs of arms differ significantly`, real.map(said));

@@ -62,6 +62,8 @@ function tables() {
     each.question, each.what, each.result]), [2, 3, 4]);
   byId("models").hidden = !data.models.length;
   table("models", ["model", ...columns], data.models.map((each) => row(each.model, each)), [0]);
+  byId("languages").hidden = data.languages.length < 2;
+  table("languages", ["language", ...columns], data.languages.map((each) => row(each.language, each)), [0]);
 }
 
 function legend() {

@@ -12,6 +12,7 @@ from evaluators.build.build_cache import BuildCache
 from evaluators.build.builder import close_thread_fork_server
 from evaluators.build.toolchain import missing_module, missing_tool
 from evaluators.records.evaluation import NOT_HERE, Evaluation, Status
+from evaluators.system import installed_languages
 from tests.evaluators.build.builds import built
 
 EXTENSION = "from torch.utils.cpp_extension import load_inline\nload_inline(name='x', cpp_sources='')\n"
@@ -36,6 +37,13 @@ def tools(folder: Path, *names: str) -> str:
         ("ninja c++", EXTENSION, "main.cpp:3:5: error: expected ';'", "cpu", ""),
         ("ninja c++", CUDA, "CUDA_HOME environment variable is not set", "cuda", "no nvcc; install the CUDA"),
         ("ninja c++", CUDA, "CUDA_HOME environment variable is not set", "cpu", ""),
+        (
+            "",
+            "",
+            "RuntimeError: Failed to automatically detect CUDA installation.",
+            "cuda",
+            "no nvcc; install",
+        ),
         ("ninja c++ nvcc", CUDA, "kernel.cu(12): error: expected", "cuda", ""),
         (
             "",
@@ -59,14 +67,15 @@ def test_what_a_failure_needs_and_the_machine_lacks(
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(toolchain, "_has_module", lambda name: True)
+    monkeypatch.setattr(installed_languages, "_has_module", lambda name: True)
     found = missing_tool(source, log, device=device, root=tmp_path)
     assert bool(found) == bool(says) and says in found
     assert "\n" not in found
 
 
 def test_modules_headers_and_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "_has_module", lambda name: name != "triton")
+    monkeypatch.setattr(installed_languages, "_has_module", lambda name: name != "triton")
+    monkeypatch.setattr(installed_languages, "_version", lambda package: "")
     assert "no Triton; pip install triton" in missing_tool(TRITON, "…", device="cuda", root=tmp_path)
     assert missing_tool(TRITON, "…", device="cpu", root=tmp_path) == "", "a CPU runs none"
     monkeypatch.setattr(toolchain, "_has_header", lambda name: False)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.base.languages import language_of
 from evaluators.evaluate.__main__ import main
 from evaluators.isolation.scratch import scratch_root
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.problem import language_of
 from tests.evaluators.conftest import Marked, gone
 from tests.evaluators.device.kernels import HONEST, REFERENCE, forward
 

@@ -89,6 +89,16 @@ def test_what_was_paid_adds_up(run: RunFrames, state: RunState) -> None:
     assert gains_by(run, "model")["dollars"].sum() == pytest.approx(float(state.spent.dollars))
 
 
+def test_every_variant_is_in_the_row_of_its_language(run: RunFrames) -> None:
+    found = gains_by(run, "language")
+    assert found["variants"].to_dict() == run.variants["language"].value_counts().to_dict()
+    assert found["correct"].sum() == (run.variants["status"] == "correct").sum()
+    for language, row in found.iterrows():
+        own = run.variants[run.variants["language"] == language]
+        assert row["ideas"] == own["idea"].nunique()
+        assert row["best_speedup"] == pytest.approx(own["speedup"].max(), nan_ok=True)
+
+
 def test_each_kernel_of_a_model_has_the_call_that_wrote_it(run: RunFrames) -> None:
     for id, row in run.variants.iterrows():
         assert row["calls"], f"nobody wrote {id}"

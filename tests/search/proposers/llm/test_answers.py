@@ -363,3 +363,27 @@ def test_the_schema_of_a_ranking_names_the_ideas() -> None:
 def test_deep_nesting_is_a_malformed_answer_at_any_depth(depth: int) -> None:
     with pytest.raises(ValueError, match="answer"):
         read_ideas('{"ideas": ' + "[" * depth + "]" * depth + "}", [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "language"),
+    [
+        ('"cute"', "cute"),
+        ('"CUDA C++"', "cuda"),
+        ('"cutile"', "cutile"),
+        ('"Rust"', ""),
+        ("null", ""),
+        ("3", ""),
+    ],
+)
+def test_an_idea_names_its_language(stated: str, language: str) -> None:
+    (idea,) = read_ideas(f'{{"ideas": [{{"text": "a", "category": "control", "language": {stated}}}]}}', [])
+    assert idea.language == language
+
+
+def test_the_language_is_asked_for_where_there_is_a_choice() -> None:
+    def fields(languages: list[str]) -> dict[str, dict[str, list[str]]]:
+        return ideas_schema("", [], languages=languages)["properties"]["ideas"]["items"]["properties"]
+
+    assert fields(["triton", "cute"])["language"]["enum"] == ["triton", "cute"]
+    assert "language" not in fields(["cpp"]) and "language" not in fields([])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.base.languages import LANGUAGES
 from evaluators.records.diagnosis import Diagnosis, Finding, Level
 from evaluators.records.evaluation import (
     CaseResult,
@@ -31,7 +32,7 @@ from search.proposers.llm.measured_history import (
     MeasuredHistory,
 )
 from search.proposers.llm.probe_findings import probe_findings
-from search.proposers.llm.prompts import Prompts
+from search.proposers.llm.prompts import Prompts, languages_offered
 from search.records.events import Event, ProbeMeasured, ProbeRequested
 from search.records.probe_request import ProbeRequest
 from search.records.ranking import LeaderComparison, Ranking
@@ -394,6 +395,10 @@ PROBE = ProbeRequest(
 )
 
 
+INSTALLED = {"helion": "1.4.0", "tilelang": "0.1.15", "cutile": "1.7.0", "cute": "4.8.1"}
+"""Versions of languages that a machine may have, as facts."""
+
+
 def probe_events() -> list[Event]:
     """Two probes of the first round: one with a timeline, and one that failed; and one of the second."""
     lost = replace(PROBE, question="Is it the launch?", what="an empty launch", base="")
@@ -455,6 +460,11 @@ def rendered() -> dict[str, str]:
         "first_code": prompts.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "later_code": prompts.code(PROBLEM, gpu, idea, seed, ENTRY, told, (), [2], 2),
         "later_wave": prompts.code(PROBLEM, gpu, idea, seed, None, told, history[0].variants, [3], 4),
+        "ideas_in_all_languages": prompts.ideas(PROBLEM, gpu | INSTALLED, None, MeasuredHistory(), [], 2),
+        "code_in_a_chosen_language": prompts.code(
+            PROBLEM, gpu | INSTALLED, replace(idea, language="cute"), seed, None, told, [], [1], 1
+        ),
+        "rules_of_languages": Prompts(languages=[*INSTALLED]).rules(PROBLEM, gpu | INSTALLED) + "\n",
         "gluon": gluon.code(PROBLEM, gpu, idea, None, None, MeasuredHistory(), [], [1], 1),
         "code_cpu": prompts.code(on_cpu, cpu, idea, SEED, None, told_on_cpu, [], [1], 2),
         "repair": prompts.repair(PROBLEM, gpu, IDEA, bad[0], told),
@@ -493,3 +503,35 @@ def test_types_that_the_reference_keeps_are_not_said_to_be_others() -> None:
     assert "every 128 products" in asked
     assert "All float tensors are float32" in usual
     assert "FP8" not in usual
+
+
+@pytest.mark.parametrize(
+    ("facts", "libraries", "offered"),
+    [
+        ({}, "any", ["triton", "cuda"]),
+        ({"cute": "4.8.1"}, "any", ["triton", "cuda", "cute"]),
+        (INSTALLED, "any", ["triton", "cuda", "cutile", "tilelang", "cute", "helion"]),
+        (INSTALLED, "no_library", ["triton", "cuda", "cutile", "tilelang", "cute"]),
+        (INSTALLED | {"architecture": "7.5"}, "any", ["triton", "cuda", "tilelang"]),
+    ],
+)
+def test_the_languages_that_a_machine_has_are_offered(
+    facts: dict[str, str], libraries: str, offered: list[str]
+) -> None:
+    problem = replace(PROBLEM, libraries=libraries)
+    assert languages_offered(problem, facts) == offered
+    assert languages_offered(replace(problem, device="cpu"), facts) == ["cpp"]
+    text = Prompts().ideas(problem, facts, None, MeasuredHistory(), [], 1)
+    assert all(f"- {LANGUAGES[name].title}" in text for name in offered)
+
+
+def test_an_idea_gets_the_page_of_its_language() -> None:
+    def code(language: str) -> str:
+        idea = replace(IDEA, language=language)
+        return Prompts().code(PROBLEM, FACTS | INSTALLED, idea, None, None, MeasuredHistory(), [], [1], 1)
+
+    assert "## CuTe DSL 4.8.1" in code("cute") and "## Triton" not in code("cute")
+    assert "Write it in CuTe DSL, the language that the idea chose." in code("cute")
+    for unusable in ("", "cpp"):
+        assert "## CuTe DSL 4.8.1" in code(unusable) and "## Triton" in code(unusable)
+        assert "the idea chose" not in code(unusable)

@@ -1,14 +1,17 @@
-"""Compiles a candidate's Triton kernels without a GPU, during the build, while no device is occupied.
+"""Compiles a candidate's kernels without a GPU, during the build, while no device is occupied, if they are in
+a language that compiles at the first call: Triton, Gluon, Helion and TileLang.
 
-The module runs once per case on meta tensors, with a stand-in for Triton's driver that compiles and launches
-nothing. The results are in Triton's cache in the scratch folder, where the runner finds them. If a module
-cannot run on meta tensors, its kernels are compiled at their first call instead.
+The module runs once per case on meta tensors, with stand-ins that compile and launch nothing. The results are
+in the languages' caches in the scratch folder, where the runner finds them. If a module cannot run on meta
+tensors, its kernels are compiled at their first call instead. So are those in CuTe DSL and cuTile, unless the
+module compiles them when it is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import types
 from typing import Any
 
@@ -17,9 +20,11 @@ from evaluators.reference.loading import init_inputs, load_module, make_inputs, 
 from evaluators.runner.failures import declines
 
 LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subprocess.CalledProcessError)
+IMPORTED = ("triton", "helion", "tilelang")
+"""Parts of a source that may need this."""
 
 
-def compile_triton(module: types.ModuleType, problem: Problem, architecture: str) -> None:
+def compile_ahead(module: types.ModuleType, problem: Problem, architecture: str) -> None:
     """Compiles the kernels that `module.ModelNew` launches for the problem, or for each of its cases that the
     module supports, on a GPU of this compute capability ("9.0").
 
@@ -28,6 +33,8 @@ def compile_triton(module: types.ModuleType, problem: Problem, architecture: str
     from triton.compiler.errors import CompilationError
 
     _install_driver(architecture)
+    if "tilelang" in sys.modules:
+        _launch_nothing()
     for part in [problem.of_case(each) for each in problem.cases] or [problem]:
         try:
             _run_on_meta(module, part)
@@ -98,3 +105,17 @@ def _install_driver(architecture: str) -> None:
 
     JITFunction.run = run
     Autotuner.run = run_all
+
+
+def _launch_nothing() -> None:
+    """Lets TileLang's kernels launch nothing, and return meta tensors for the outputs that they allocate."""
+    import torch
+    from tilelang.jit import JITKernel
+
+    def call(self: Any, *arguments: Any, **_: Any) -> Any:
+        chosen = self.out_idx if isinstance(self.out_idx, list) else [self.out_idx]
+        forms = [self.params[each] for each in chosen if each is not None]
+        made = [torch.empty(list(map(int, form.shape)), dtype=form.torch_dtype()) for form in forms]
+        return made[0] if len(made) == 1 else made or None
+
+    JITKernel.__call__ = call

@@ -48,14 +48,14 @@ COMPILES = """
 import importlib.util, sys
 from pathlib import Path
 from evaluators.records.problem import Case, Problem
-from evaluators.runner.triton_precompile import compile_triton
+from evaluators.runner.precompile import compile_ahead
 path, reference = map(Path, sys.argv[1:])
 spec = importlib.util.spec_from_file_location("kernel", path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 types = ("float32", "float16", "bfloat16")
 cases = tuple(Case(sizes={"n": n}, dtype=each) for each in types for n in (32, 64, 33))
-compile_triton(module, Problem(name="double", source=reference.read_text(), cases=cases), "9.0")
+compile_ahead(module, Problem(name="double", source=reference.read_text(), cases=cases), "9.0")
 """
 
 
