@@ -16,7 +16,7 @@ def gains_by(frames: RunFrames, key: str) -> pd.DataFrame:
     `ideas`, `variants` and `correct` are counts; `new_bests` counts variants that became the run's best when
     evaluated; `gain` is the median of the ideas' gains over their seeds; `dollars` is what all calls of a
     model cost, or the calls about the ideas of a category or of a language. The ideas of a language are those
-    with a kernel in it, and its best speedup is that of its own kernels.
+    with a kernel in it, and its best speedup is the best of these kernels.
     """
     import pandas as pd
 
