@@ -30,14 +30,16 @@ class Turns:
 
 
 def in_turn(requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
-    """All requests in a fair order: first the problems to open, then the rest, the searches in turn."""
+    """All requests in a fair order: first the problems to open for searches that have no other request, then
+    the rest, the searches in turn. A search that has others has begun, and learns of the device last."""
     turns = Turns()
     waiting: dict[str, list[DeviceRequest]] = {}
     for each in requests:
         waiting.setdefault(each.search, []).append(each)
     for line in waiting.values():
-        line.sort(key=is_opening, reverse=True)
-    first = [each for each in requests if is_opening(each)]
+        line.sort(key=is_opening)
+    first = [line.pop(0) for line in waiting.values() if is_opening(line[0])]
+    waiting = {search: line for search, line in waiting.items() if line}
     ordered = []
     while waiting:
         search = turns.next(waiting)
@@ -46,9 +48,9 @@ def in_turn(requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
         ordered.append(chosen)
         if not waiting[search]:
             del waiting[search]
-    return [*first, *(each for each in ordered if not is_opening(each))]
+    return [*first, *ordered]
 
 
 def is_opening(request: DeviceRequest) -> bool:
-    """Whether the search cannot begin before it is answered."""
+    """Whether it asks for the facts of the device, without which most searches cannot begin."""
     return request.operation is Operation.DESCRIBE

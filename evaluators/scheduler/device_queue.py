@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -11,12 +13,15 @@ from dataclasses import dataclass
 from evaluators.device.open_problems import MOST_OPEN
 from evaluators.scheduler.device_use import Demand
 
+PLACES = itertools.count()
+"""Places in the queues, in the order of arrival."""
 PATIENCE = 8
 """How often later waiters may be served before the first in the queue, so that no problem starves another."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Waiter:
+    place: int
     problem: str
     avoid: frozenset[int]
     device: asyncio.Future[int]
@@ -24,7 +29,9 @@ class _Waiter:
 
 class DeviceQueue:
     """Lends devices. A device that has a waiter's problem open goes to that waiter, because opening a problem
-    takes seconds; otherwise the queue is first in, first out."""
+    takes seconds; otherwise to the one with the lowest place. A kernel that is judged on several cases, one
+    after another, keeps its place: the first kernels have their verdicts early, and each problem's cases are
+    opened once for all its kernels that wait."""
 
     def __init__(self, count: int) -> None:
         self.in_use = set(range(count))
@@ -42,9 +49,12 @@ class DeviceQueue:
         self._passed_over = 0
 
     @asynccontextmanager
-    async def lease(self, problem: str, avoid: Collection[int] = ()) -> AsyncIterator[int]:
-        """A device for the duration of the block, none of those to `avoid` unless there are no others."""
-        device = await self._take(problem, frozenset(avoid))
+    async def lease(
+        self, problem: str, avoid: Collection[int] = (), *, place: int | None = None
+    ) -> AsyncIterator[int]:
+        """A device for the duration of the block, none of those to `avoid` unless there are no others.
+        `place` is one of `PLACES`; None for the next."""
+        device = await self._take(problem, frozenset(avoid), next(PLACES) if place is None else place)
         try:
             yield device
         except Exception:
@@ -65,9 +75,10 @@ class DeviceQueue:
             self.in_use.add(device)
             self._give(device)
 
-    async def _take(self, problem: str, avoid: frozenset[int]) -> int:
-        waiter = _Waiter(problem=problem, avoid=avoid, device=asyncio.get_running_loop().create_future())
-        self._line.append(waiter)
+    async def _take(self, problem: str, avoid: frozenset[int], place: int) -> int:
+        future = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(place=place, problem=problem, avoid=avoid, device=future)
+        insort(self._line, waiter, key=lambda each: each.place)
         self._serve()
         try:
             return await waiter.device

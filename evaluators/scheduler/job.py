@@ -7,6 +7,7 @@ import asyncio
 from evaluators.build.builder import Build
 from evaluators.records.problem import Case, Kernel, Problem
 from evaluators.records.timing import Effort
+from evaluators.scheduler.device_queue import PLACES
 from evaluators.scheduler.device_use import LeaseClock
 from evaluators.scheduler.host import OnStage
 
@@ -34,6 +35,8 @@ class Job:
         self.failed_on: list[int] = []
         self.reason = ""
         """Why the last try failed."""
+        self.place = next(PLACES)
+        """In the queue for devices."""
 
     def of_kernel(self, kernel: Kernel) -> Job:
         """Another kernel for the same problem."""
@@ -44,5 +47,5 @@ class Job:
         is_thorough = self.effort is Effort.THOROUGH
         effort = Effort.USUAL if is_thorough and not case.weight else self.effort
         job = Job(self.problem.of_case(case), self.kernel, effort, self.on_stage, self.opening)
-        job.built_for, job.build = self.problem, self.build
+        job.built_for, job.build, job.place = self.problem, self.build, self.place
         return job

@@ -492,7 +492,9 @@ class Pool:
         measures how long it waits, and how long it has the device."""
         async with AsyncExitStack() as lease:
             with job.clock.waiting():
-                device = await lease.enter_async_context(self._lease(job.problem.id, failed_on))
+                device = await lease.enter_async_context(
+                    self._lease(job.problem.id, failed_on, place=job.place)
+                )
             idle_s = self._devices.idle_s[device]
             with self._devices.demand.counting(-1), job.clock.holding(device, idle_s=idle_s):
                 yield device
@@ -564,10 +566,12 @@ class Pool:
                 self._set_aside(device, self._health.at_fault(device, reason))
 
     @asynccontextmanager
-    async def _lease(self, what: str, failed_on: list[int]) -> AsyncIterator[int]:
+    async def _lease(
+        self, what: str, failed_on: list[int], *, place: int | None = None
+    ) -> AsyncIterator[int]:
         """A device that is not in `failed_on`, to which it is added if the block fails because of it. One
         that is gone is not to blame; it is left out until it is back."""
-        async with self._devices.lease(what, failed_on) as device:
+        async with self._devices.lease(what, failed_on, place=place) as device:
             try:
                 yield device
             except UnfitProblem:

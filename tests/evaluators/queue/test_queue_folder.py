@@ -182,10 +182,14 @@ def test_searches_take_turns_by_device_time() -> None:
 def test_openings_come_first_then_the_searches_in_turn() -> None:
     many = [request(n, search="many") for n in range(4)]
     few = [request(n, search="few") for n in range(2)]
-    opening = request(search="few", operation=Operation.DESCRIBE, kernels=[])
-    ordered = in_turn([*many, *few, opening])
-    assert ordered[0] == opening and {each.id for each in ordered} == {e.id for e in [*many, *few, opening]}
-    assert [each.search for each in ordered[1:]].count("many") == 4
+    opening, known = (
+        request(search=search, operation=Operation.DESCRIBE, kernels=[]) for search in ("new", "few")
+    )
+    asked = [*many, known, *few, opening]
+    ordered = in_turn(asked)
+    assert ordered[0] == opening and {each.id for each in ordered} == {each.id for each in asked}
+    of_few = [each for each in ordered if each.search == "few"]
+    assert of_few == [*few, known], "it has begun, and an evaluation opens its problem as well"
     assert "few" in [each.search for each in in_turn([*many, *few])][:2]
 
 

@@ -52,7 +52,7 @@ class CasesHost(FakeHost):
         more: bool,
         on_stage: OnStage,
     ) -> Evaluation:
-        assert problem.case_of in (MANY.id, LONG.id)
+        assert problem.case_of
         assert not problem.cases
         await super().measure(device, problem, kernel, archive, effort, more, on_stage)
         self.sizes.append(problem.overrides["n"])
@@ -108,6 +108,24 @@ def test_code_for_the_listed_sizes_only_is_detected() -> None:
     found = evaluated(CasesHost(answers))
     assert found.status is Status.INCORRECT
     assert [each.passes for each in found.cases] == [True, True, True, False]
+
+
+def test_the_first_kernels_have_their_verdicts_before_others_are_judged() -> None:
+    """However many problems wait for the device."""
+    problems = [replace(MANY, name=name, source=f"{MANY.source}\n# {name}") for name in ("a", "b", "c")]
+    host, begun = CasesHost(), list[set[str]]()
+    host.cores, host.work_s = 32, 0.001
+
+    async def judge(pool: Pool, problem: Problem, number: int) -> None:
+        await pool.evaluate(problem, kernel(f"{problem.name} {number}"))
+        begun.append({name.partition(" ")[0] for _, name in host.order})
+
+    async def all_of_them() -> None:
+        with Pool(host) as pool:
+            await asyncio.gather(*(judge(pool, each, number) for each in problems for number in range(2)))
+
+    asyncio.run(all_of_them())
+    assert begun == [{"a"}] * 2 + [{"a", "b"}] * 2 + [{"a", "b", "c"}] * 2
 
 
 def test_after_a_failure_no_held_out_case_is_tried() -> None:
