@@ -127,10 +127,17 @@ def best(
 
 
 def fitting_entries(
-    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+    known: Sequence[Entry],
+    op: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    architecture: str,
+    *,
+    backward: bool = False,
 ) -> list[Entry]:
-    """The entries whose function computes `op` for first inputs with such shapes."""
-    return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture)]
+    """The entries that compute `op` for first inputs with such shapes, those without a function included if
+    `backward`."""
+    return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture, backward=backward)]
 
 
 def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
