@@ -27,7 +27,7 @@ from kernel_library.catalogue.entry import AtShape, Entry, Measurement, architec
 from kernel_library.catalogue.fastest import COMPILED, EAGER, FastestFunction
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.measuring import milliseconds
-from kernel_library.catalogue.originals import ORIGINALS, Original, compiled, original_of
+from kernel_library.catalogue.originals import ORIGINALS, Original, compiled, needed, original_of
 from kernel_library.catalogue.retrieval import slower
 from kernel_library.overrides.choice import Candidate, MeasuredCase, ranked
 from kernel_library.overrides.shapes import shape_text, sizes_of
@@ -73,7 +73,8 @@ def best(
         root: the folder or fsspec URL of your own library; the shipped kernels are always included.
         measure: time the kernels if no measurement on record is near.
         backward: for calls whose inputs need gradients: only kernels count whose backward pass was judged, by
-            the recorded speedup of both passes; without any, the original is returned.
+            measurements of both passes together; without any, the original is returned. When the kernels are
+            timed, the inputs of `like` need gradients as they say, or all if none does.
 
     Returns:
         A function of the operation's inputs. `name` is the kernel's, `original` says whether it is PyTorch's
@@ -110,11 +111,13 @@ def best(
 
     order: list[tuple[str, str]] = []
     near = some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
-    if measure and original is not None and not near and not backward:
+    if measure and original is not None and not near:
         kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
         kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
-        key = json.dumps([op, device, torch.__version__, kinds, kernels])
-        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], original, tensors))
+        needs = needed(tensors) if backward else []
+        key = json.dumps([op, device, torch.__version__, kinds, kernels, *([needs] if backward else [])])
+        arguments = partial(original.call, tensors, needs)
+        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], arguments, tensors[0]))
     for name, why in order or _by_records(some, original, architecture, dtype, shapes):
         if (found := function(name)) is not None:
             kernel = next((each for each in some if each.name == name), None)
@@ -141,9 +144,9 @@ def fitting_entries(
 
 
 def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
-    """PyTorch's own computation of an operation that some entry has."""
+    """PyTorch's own computation of an operation that some entry has, or of a family."""
     entry = next((each for each in known if each.op == op and each.function), None)
-    return None if entry is None else original_of(op, entry)
+    return ORIGINALS.get(op) if entry is None else original_of(op, entry)
 
 
 def _fitting(
@@ -217,24 +220,24 @@ def _times(
     key: str,
     function: Callable[[str], Callable[..., Any] | None],
     names: Sequence[str],
-    original: Original,
-    like: Sequence[torch.Tensor],
+    arguments: Callable[[], Sequence[Any]],
+    first: torch.Tensor,
 ) -> Mapping[str, float]:
-    """Milliseconds of a call of these functions, measured or from the cache; empty if the device has no room
-    or is recording a graph."""
+    """Milliseconds of a call of these functions, measured or from the cache; empty if the device, that of the
+    first input, has no room or is recording a graph."""
     import torch
 
     cache = JsonlStore(cache_folder() / "best.jsonl")
     if (known := cache.get(key)) is not None:
         return dict(known)
-    if like[0].is_cuda and torch.cuda.is_current_stream_capturing():
+    if first.is_cuda and torch.cuda.is_current_stream_capturing():
         return {}
     logger.info("timing %s, once", ", ".join(names))
     runs = {name: found for name in names if (found := function(name)) is not None}
-    there = torch.cuda.device(like[0].device) if like[0].is_cuda else contextlib.nullcontext()
+    there = torch.cuda.device(first.device) if first.is_cuda else contextlib.nullcontext()
     try:
         with there:
-            times = milliseconds(runs, original.arguments(*(each.detach() for each in like)))
+            times = milliseconds(runs, arguments())
     except torch.OutOfMemoryError:
         logger.warning("%s are not timed: the device has no memory left", ", ".join(names))
         return {}
@@ -304,7 +307,7 @@ def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Cand
             shapes=entry.shapes,
             measured=(
                 *(measured(entry, each) for each in entry.measurements if each.problem.backward == backward),
-                *(map(at_shape, entry.at_shapes) if not backward else ()),
+                *(at_shape(row) for row in entry.at_shapes if row.backward == backward),
             ),
             architectures=entry.architectures,
             failed=tuple(sorted({each.architecture for each in entry.checks if not each.evaluation.timing})),

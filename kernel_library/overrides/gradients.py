@@ -25,6 +25,15 @@ _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
 COMPOSITE = "a composite operator that needs a gradient"
 
 
+def with_dense_gradients(results: Any) -> Any:
+    """The results of a differentiable kernel, whose backward pass will get gradients that are contiguous in
+    memory, as in the evaluator. Autograd passes on others: that of a sum is one number, expanded."""
+    for each in tree_leaves(results):
+        if isinstance(each, torch.Tensor) and each.grad_fn is not None:
+            each.register_hook(torch.Tensor.contiguous)
+    return results
+
+
 class AutogradDispatcher:
     """Registered with torch for an operator at a device's autograd key; `below` is registered for the device
     itself."""
