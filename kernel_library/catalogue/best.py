@@ -91,7 +91,11 @@ def best(
     dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
     architecture, device = _device(tensors[0].device)
     known = FolderLibrary(root).entries()
-    fitting = _fitting(known, op, shapes, dtype, architecture, backward=backward)
+    fitting = [
+        (entry, candidate)
+        for entry, candidate in _fitting(known, op, shapes, dtype, architecture, backward=backward)
+        if entry.function
+    ]
     entries = {candidate.name: entry for entry, candidate in fitting}
     some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
     if backward and not some and (pytorchs := _original_of_any(known, op)) is not None:
@@ -140,7 +144,8 @@ def fitting_entries(
 ) -> list[Entry]:
     """The entries that compute `op` for first inputs with such shapes, those without a function included if
     `backward`."""
-    return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture, backward=backward)]
+    fitting = _fitting(known, op, shapes, dtype, architecture, backward=backward)
+    return [entry for entry, _ in fitting if entry.function or backward]
 
 
 def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
@@ -159,18 +164,12 @@ def _fitting(
     backward: bool = False,
 ) -> list[tuple[Entry, Candidate]]:
     """`backward`: the entries that were measured with their backward pass, and these measurements alone."""
-    of_op = [
-        entry
-        for entry in known
-        if entry.op == op
-        and entry.function
-        and any(each.problem.backward == backward for each in entry.measurements)
-    ]
+    of_op = {entry.id: entry for entry in known if entry.op == op}
     if op in ORIGINALS and len(shapes) > ORIGINALS[op].tensors:
         return []
     return [
-        (entry, candidate)
-        for entry, candidate in zip(of_op, candidates(of_op, backward=backward), strict=True)
+        (of_op[candidate.name], candidate)
+        for candidate in candidates([*of_op.values()], backward=backward)
         if candidate.takes(
             shapes[: len(candidate.shapes)] if op in ORIGINALS else shapes, dtype, architecture
         )
@@ -271,7 +270,7 @@ def load(entry: Entry) -> Callable[..., Any]:
 
 def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Candidate]:
     """The entries as records to choose from, named by their ids, with the measurements of the forward pass
-    or, with `backward`, of both."""
+    or, with `backward`, of both; without those that have none."""
     behind = slower(entries)
 
     def measured(entry: Entry, measurement: Measurement) -> MeasuredCase:
@@ -298,7 +297,7 @@ def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Cand
             device=row.device,
         )
 
-    return [
+    found = [
         Candidate(
             name=entry.id,
             op=entry.op,
@@ -314,6 +313,7 @@ def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Cand
         )
         for entry in entries
     ]
+    return [each for each in found if each.measured]
 
 
 @functools.cache
