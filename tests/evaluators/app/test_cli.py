@@ -41,7 +41,7 @@ OF_OTHERS = {
 PROBLEMS = [name for group, name in OPTIONS if group == "problem"]
 WITH_A_NAME = (
     *("atrex", "file", "flashinfer", "kernelbench", "kernelbench_hard"),
-    *("operators", "recorded", "solexec"),
+    *("operators", "recorded", "robust_kbench", "solexec"),
 )
 """Problems that need more than their config's name."""
 
@@ -211,6 +211,7 @@ NEEDED = {
     ("problem", "flashinfer"): ["problem.name=flashinfer/gemm_n4096_k4096"],
     ("problem", "solexec"): ["problem.name=solexec/rmsnorm_h4096"],
     ("problem", "kernelbench"): ["problem.name=kernelbench/level1/23"],
+    ("problem", "robust_kbench"): ["problem.name=robust_kbench/layernorm"],
     ("problem", "operators"): ["problem.name=operators/opinfo/aten.addmm.default"],
     ("problem", "recorded"): ["proposer=recorded", "proposer.runs=[conv2d_h200]"],
     ("proposer", "recorded"): ["proposer.runs=[conv2d_h200]"],
