@@ -53,13 +53,12 @@ class BadReference(ValueError):
     """A file is not a valid reference; the message says why in one line."""
 
 
-def load_problem(name: str, *, path: str | None = None, reference: str = "", **rules: Any) -> Problem:
+def load_problem(name: str, *, path: str | None = None, **rules: Any) -> Problem:
     """The problem `name`: a shipped reference (`level1/conv2d`), or the user's own file at `path`.
-    `reference` is the shipped one if it has another name.
 
     `rules` are arguments of `make_problem`. Raises BadReference if the file cannot be read or is not valid.
     """
-    file = Path(path).expanduser() if path else PROBLEMS / f"{reference or name}.py"
+    file = Path(path).expanduser() if path else PROBLEMS / f"{name}.py"
     source = read_reference(file)
     if path:
         try:
