@@ -163,7 +163,7 @@ class ReadyKernels:
         self._late: set[str] = set()
         """Those whose calls wait for the GPU."""
         seed, draw = secrets.randbits(62), Draw.fresh()
-        built = self._built(kernels, seed)
+        built = self._built(kernels, seed, turn)
         with turn:  # attention in float64 needs 20 GB for a short time
             self._reference = ReferenceModel(problem, seed=seed)
             self._work = self._reference.count_work()
@@ -195,8 +195,10 @@ class ReadyKernels:
             for name, own in samples.items()
         }
 
-    def _built(self, kernels: Mapping[str, Kernel], seed: int) -> dict[str, Run]:
+    def _built(self, kernels: Mapping[str, Kernel], seed: int, turn: Lock) -> dict[str, Run]:
         """The kernels' modules, with the weights of this seed, after calls in which everything is built."""
+        import torch
+
         problem, found = self._problem, {}
         module = load_module(problem.source, problem.overrides)
         where: dict[str, Any] = {
@@ -205,14 +207,25 @@ class ReadyKernels:
             "dtype": problem.dtype,
             "backward": problem.backward,
         }
+
+        def built(kernel: Kernel) -> Run:
+            run: Run = make_model(module_of(kernel), "ModelNew", init_inputs(module, seed), **where)
+            for _ in range(2):
+                run(*make_inputs(module, layout=problem.layout, **where))
+            return run
+
         for name, kernel in kernels.items():
             try:
-                run: Run = make_model(module_of(kernel), "ModelNew", init_inputs(module, seed), **where)
-                for _ in range(2):
-                    run(*make_inputs(module, layout=problem.layout, **where))
-                found[name] = run
+                try:
+                    found[name] = built(kernel)
+                except torch.OutOfMemoryError:  # other processes use the device, too
+                    torch.cuda.empty_cache()
+                    with turn:
+                        found[name] = built(kernel)
             except Exception as error:  # other people's code may raise anything
                 self._fail(name, Status.CRASHED, f"{type(error).__name__}: {error}")
+        if self._on_gpu:
+            torch.cuda.empty_cache()
         return found
 
     def _is_right(self, name: str, run: Run, draw: Draw, answer: ReferenceAnswer) -> bool:

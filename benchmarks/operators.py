@@ -184,6 +184,7 @@ def measure(
     kept: JsonlStore,
     limit_s: float,
     most_at_once: int = MOST_AT_ONCE,
+    ready_s: float = READY_S,
 ) -> list[Row]:
     """A row for each of the `cases` finished in time; each is printed immediately. `known` returns all cases
     for a device."""
@@ -212,7 +213,7 @@ def measure(
         while batch and time.monotonic() < end:
             following: list[Started] = []
             try:
-                ready = made_ready(batch, end)
+                ready = made_ready(batch, min(end, time.monotonic() + ready_s))
                 following = started(gpu)  # imports modules meanwhile
                 for row in measured(ready, peers, end):
                     kept.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
@@ -236,12 +237,11 @@ def measure(
     return rows
 
 
-def made_ready(batch: Sequence[Started], end: float) -> list[Started]:
-    """Those that are ready to be measured before `end` (on the monotonic clock); all get ready at once."""
+def made_ready(batch: Sequence[Started], deadline: float) -> list[Started]:
+    """Those that are ready to be measured in time (on the monotonic clock); all get ready at once."""
     for _, process in batch:
         process.begin()
     ready = []
-    deadline = min(end, time.monotonic() + READY_S)
     for case, process in batch:
         try:
             process.found(deadline - time.monotonic())

@@ -3,7 +3,7 @@ torch.compile, Liger, QuACK and cuDNN: forward and backward together.
 
     python benchmarks/training.py [device=auto] [only=softmax,attention] [part=1/2]
         [peers=compile,liger,quack,cudnn] [limit_s=540] [out=training.jsonl] [merge=a.jsonl,b.jsonl]
-        [keep=outputs/library] [at_once=20]
+        [keep=outputs/library] [at_once=16]
 
 The families and shapes are in `benchmarks/training_cases.py`. For each shape, one process measures the
 library's kernels with a backward pass, the peers and eager PyTorch in turn, in the calls that a program makes
@@ -17,8 +17,8 @@ As `kernel_library.best(..., backward=True)` does, the benchmark takes the faste
 significantly faster than eager; where there is none, the original runs and counts as eager.
 
 `out` keeps the measurements, a line per shape, and a second call continues there; a table of all of them is
-written next to it as CSV. `merge` adds other files' lines. `part=1/2` takes every second family. A family is
-prepared in `at_once` processes and takes up to 10 GB for each; a shape with unsteady times is measured once
+written next to it as CSV. `merge` adds other files' lines. `part=1/2` takes every second family. Batches of
+`at_once` shapes are prepared at once, with up to 10 GB for each; a shape with unsteady times is measured once
 more. `keep` is the root of a library whose shape tables get the measurements as well (`kernel_library/seeds`:
 the ones that ship), by which `best(..., backward=True)` chooses.
 
@@ -46,6 +46,8 @@ from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
 from kernel_library.catalogue.library import FolderLibrary
 
+READY_S = 150.0
+"""Time limit for the preparation of a batch."""
 PEERS = ("compile", "liger", "quack", "cudnn")
 KEYS = ("device", "only", "part", "peers", "limit_s", "out", "merge", "keep", "at_once")
 COLUMNS = (
@@ -88,7 +90,8 @@ def main(arguments: Sequence[str]) -> int:
     for other in filter(None, given.get("merge", "").split(",")):
         merge(kept, Path(other), [case.name for case in cases])
     limit_s = float(given.get("limit_s", "540"))
-    rows = measure(training_cases, cases, peers, kept, limit_s, int(given.get("at_once", "20")))
+    at_once = int(given.get("at_once", "16"))
+    rows = measure(training_cases, cases, peers, kept, limit_s, at_once, READY_S)
     write_table(out.with_suffix(".csv"), rows)
     print("", *summary(rows), "", *saved(rows), sep="\n")
     print("", *behind(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
