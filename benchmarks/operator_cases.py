@@ -1,4 +1,5 @@
-"""The operators and shapes that `benchmarks/operators.py` measures, and the kernels for each."""
+"""The operators and shapes that `benchmarks/operators.py` measures, and the kernels for each; those of
+`benchmarks/training.py` are in `training_cases`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from kernel_library.catalogue.best import fitting_entries
 from kernel_library.catalogue.entry import Entry
 
 PARTS = Path(__file__).parent / "peers" / "operators"
+OF_TRAINING = PARTS.parent / "training"
 COMPILED = """
 
 class ModelNew(Model):
@@ -43,7 +45,9 @@ CONVOLUTIONS = (  # in_channels, out_channels, height, kernel_size, stride, padd
 class Operator:
     """One of the library's by its `op`, the problem that it is measured on, and its shapes, as that problem's
     sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen, and
-    `weights` those of the weights that tell more about a call."""
+    `weights` those of the weights that tell more about a call. `backward`: both passes are measured.
+    `around` is source that replaces `Model` by one that calls it; the same is done to the kernels'
+    `ModelNew`."""
 
     op: str
     problem: str
@@ -51,6 +55,8 @@ class Operator:
     inputs: Callable[[dict[str, int]], Sequence[Sequence[int]]]
     dtypes: tuple[str, ...] = FLOATS
     weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
+    backward: bool = False
+    around: str = ""
 
     def cases(self, device: str) -> Iterator[Case]:
         """All its cases."""
@@ -80,21 +86,32 @@ class Case:
         overrides = [f"problem={self.operator.problem}", f"problem.dtype={self.dtype}", *sizes]
         config = compose_config(EvaluateConfig, [*overrides, "kernel=none"])
         problem: Problem = build(config.problem, device=self.device)
-        return replace(problem, libraries="any")
+        return replace(
+            problem,
+            source=problem.source + self.operator.around,
+            libraries="any",
+            backward=self.operator.backward,
+            cases=(),
+        )
 
     @property
     def shapes(self) -> Sequence[Sequence[int]]:
         """The shapes of the first inputs, and of the weights that identify a call."""
         return [*self.operator.inputs(self.sizes), *self.operator.weights(self.sizes)]
 
-    def ours(self, entries: Sequence[Entry], architecture: str) -> list[Entry]:
-        """The library's kernels for it."""
-        inputs = self.operator.inputs(self.sizes)
-        return fitting_entries(entries, self.operator.op, inputs, self.dtype, architecture)
+    def ours(self, entries: Sequence[Entry], architecture: str) -> dict[str, Kernel]:
+        """The library's kernels for it, by the entries' ids."""
+        of, inputs = self.operator, self.operator.inputs(self.sizes)
+        found = fitting_entries(entries, of.op, inputs, self.dtype, architecture, backward=of.backward)
+        around = of.around.replace("Model", "ModelNew")
+        return {
+            each.id: replace(each.kernel, source=each.kernel.source + around) if around else each.kernel
+            for each in found
+        }
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
         """A peer's kernel for the case; None where it has none."""
-        file = PARTS / f"{name}_{self.operator.op}.py"
+        file = (OF_TRAINING if self.operator.backward else PARTS) / f"{name}_{self.operator.op}.py"
         if name == "compile":
             return Kernel(source=problem.source + COMPILED, language="cpp")
         return Kernel(source=file.read_text(), language="cpp") if file.exists() else None
@@ -192,8 +209,3 @@ OPERATORS = (
 def all_cases(device: str) -> list[Case]:
     """The cases of all operators."""
     return [case for each in OPERATORS for case in each.cases(device)]
-
-
-def case_named(name: str, device: str) -> Case:
-    """The case with this name. Raises StopIteration if there is none."""
-    return next(case for case in all_cases(device) if case.name == name)

@@ -39,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_cases import Case, all_cases
-from benchmarks.operator_timing import EAGER, SPAWN, KernelProcess, kernels_of_case
+from benchmarks.operator_timing import EAGER, SPAWN, Cases, KernelProcess, kernels_of_case
 from evaluators.app.command import choose_device
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
@@ -58,6 +58,7 @@ MOST_AT_ONCE = 12
 """Processes prepared concurrently on a GPU; some use 8 GB of its memory until they are measured."""
 READY_S = 240.0
 """Time limit for the preparation, including builds of our kernels."""
+Started = tuple[Case, KernelProcess]
 
 
 @dataclass(frozen=True)
@@ -169,35 +170,61 @@ def main(arguments: Sequence[str]) -> int:
     if not cases:
         raise UsageError(f"only={given.get('only', '')}: no case's name contains it")
     kept = JsonlStore(Path(given.get("out", "outputs/operators.jsonl")))
-    rows = measure(cases, names, kept, float(given.get("limit_s", "540")))
+    rows = measure(all_cases, cases, names, kept, float(given.get("limit_s", "540")))
     print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
     if "keep" in given:
         keep(FolderLibrary(given["keep"], seeds=None), rows)
     return 1 if any(not each.timing for row in rows for each in row.ours.values()) else 0
 
 
-def measure(cases: Sequence[Case], peers: Sequence[str], kept: JsonlStore, limit_s: float) -> list[Row]:
-    """A row per case finished in time; each is printed immediately."""
+def measure(
+    known: Cases,
+    cases: Sequence[Case],
+    peers: Sequence[str],
+    kept: JsonlStore,
+    limit_s: float,
+    most_at_once: int = MOST_AT_ONCE,
+    ready_s: float = READY_S,
+) -> list[Row]:
+    """A row for each of the `cases` finished in time; each is printed immediately. `known` returns all cases
+    for a device."""
     end = time.monotonic() + limit_s
-    rows = [row_of(case, known) for case in cases if (known := kept.get(case.name))]
+    rows = [row_of(case, found) for case in cases if (found := kept.get(case.name))]
     for row in rows:
         print(row.line, flush=True)
     waiting = deque(case for case in cases if kept.get(case.name) is None)
     gpus = visible_gpus() if cases[0].device == "cuda" else [""]
-    at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // len(gpus)))
-
+    at_once = max(1, min(most_at_once, len(os.sched_getaffinity(0)) // len(gpus)))
     alone = threading.Lock()
 
-    def next_batch() -> list[Case]:
+    def started(gpu: str) -> list[Started]:
+        """The next batch. `turn` lets one of its processes fill the device's memory."""
+        turn = SPAWN.Lock()
         with alone:
-            return [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
+            batch = [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
+        prepare = partial(kernels_of_case, known)
+        return [
+            (case, KernelProcess(partial(prepare, case.name, case.device, tuple(peers)), gpu, turn))
+            for case in batch
+        ]
 
     def take(gpu: str) -> None:
-        while time.monotonic() < end and (batch := next_batch()):
-            for row in measured(batch, peers, gpu, end):
-                kept.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
-                rows.append(row)
-                print(row.line, flush=True)
+        batch = started(gpu)
+        while batch and time.monotonic() < end:
+            following: list[Started] = []
+            try:
+                ready = made_ready(batch, min(end, time.monotonic() + ready_s))
+                following = started(gpu)  # imports modules meanwhile
+                for row in measured(ready, peers, end):
+                    kept.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
+                    rows.append(row)
+                    print(row.line, flush=True)
+            finally:
+                for _, process in batch:
+                    process.close()
+                batch = following
+        for _, process in batch:
+            process.close()
 
     with ThreadPoolExecutor(len(gpus)) as threads:
         taken = [threads.submit(take, gpu) for gpu in gpus]
@@ -210,46 +237,43 @@ def measure(cases: Sequence[Case], peers: Sequence[str], kept: JsonlStore, limit
     return rows
 
 
-def measured(batch: Sequence[Case], peers: Sequence[str], gpu: str, end: float) -> Iterator[Row]:
-    """Of those that could be measured before `end` (on the monotonic clock): all are made ready at once, and
-    then measured one after the other."""
-    turn = SPAWN.Lock()
-    processes = [
-        (case, KernelProcess(partial(kernels_of_case, case.name, case.device, tuple(peers)), gpu, turn))
-        for case in batch
-    ]
+def made_ready(batch: Sequence[Started], deadline: float) -> list[Started]:
+    """Those that are ready to be measured in time (on the monotonic clock); all get ready at once."""
+    for _, process in batch:
+        process.begin()
+    ready = []
+    for case, process in batch:
+        try:
+            process.found(deadline - time.monotonic())
+            ready.append((case, process))
+        except (EOFError, TimeoutError) as error:
+            print(f"{case.name}: not ready: {error or 'its process died'}", flush=True)
+            process.close()
+    return ready
+
+
+def measured(ready: Sequence[Started], peers: Sequence[str], end: float) -> Iterator[Row]:
+    """Of those that could be measured before `end`, one after the other."""
 
     def row(case: Case, process: KernelProcess) -> Row:
         found = process.measure()
         theirs = {name: each for name, each in found.items() if name in peers}
         return Row(case, {id: each for id, each in found.items() if id not in theirs}, theirs)
 
-    try:
-        ready = []
-        deadline = min(end, time.monotonic() + READY_S)
-        for case, process in processes:
-            try:
-                process.found(deadline - time.monotonic())
-                ready.append((case, process))
-            except (EOFError, TimeoutError) as error:
-                print(f"{case.name}: not ready: {error or 'its process died'}", flush=True)
-        for case, process in ready:
-            if time.monotonic() > end:
-                return
-            try:
-                measured_row = row(case, process)
-                if not measured_row.is_steady:
-                    measured_row = row(case, process)
-                if measured_row.is_steady:
-                    yield measured_row
-                else:
-                    print(f"{case.name}: times not steady; is something else running here?", flush=True)
-            except (EOFError, TimeoutError) as error:
-                print(f"{case.name}: {error or 'its process died'}", flush=True)
-            process.close()
-    finally:
-        for _, process in processes:
-            process.close()
+    for case, process in ready:
+        if time.monotonic() > end:
+            return
+        try:
+            found = row(case, process)
+            if not found.is_steady:
+                found = row(case, process)
+            if found.is_steady:
+                yield found
+            else:
+                print(f"{case.name}: times not steady; is something else running here?", flush=True)
+        except (EOFError, TimeoutError) as error:
+            print(f"{case.name}: {error or 'its process died'}", flush=True)
+        process.close()
 
 
 def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def measured(searches: Sequence[str], only: Sequence[str]) -> Iterator[tuple[str
     turn, gpu = SPAWN.Lock(), visible_gpus()[0]
     started = {search: KernelProcess(partial(kernels_for, search, only), gpu, turn) for search in searches}
     lost: dict[str, str] = {}
+    for process in started.values():
+        process.begin()
     for search, process in started.items():
         try:
             process.found(READY_S)

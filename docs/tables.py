@@ -152,6 +152,7 @@ def _row(name: str, measurement: Measurement) -> str:
     on_gpu = measurement.problem.device == "cuda"  # a CPU's caches may pass the peaks of its memory
     share = measurement.evaluation.roofline_share if on_gpu else None
     case = f"{measurement.inputs[0].replace('x', '×')}, {measurement.problem.dtype}"
+    case += ", both passes" * measurement.problem.backward
     eager, compiled, kernel, interval, against_compile = _figures(measurement)
     of_roofline = f"{100 * share:.0f} %" if share else ""
     return (

@@ -29,11 +29,11 @@ Where to look, from the commands down to the machine; each file says more at its
                   paired_sampling (here blocks of kernel and baseline alternate), gpu_timing, cpu_timing,
                   calibration, timing_checks, evenness, speed_limits; attribution/: attribution,
                   work_share, stack_samples, vendor_kernels
-    suites/       suite: what a suite is; kernelbench; operators, from case_calls, operator_call, op_samples,
-                  facto, informative_calls, out_forms and random_operators; operator_folder; shape_lists
-                  (Atrex-Bench, KernelBench-Hard); workloads (which are timed); definitions/ (FlashInfer
-                  Trace, SOL-ExecBench): files, reference, solutions, traces; traced/: call, grammar,
-                  inputs, recording, files
+    suites/       suite: what a suite is; kernelbench; robust_kbench; operators, from case_calls,
+                  operator_call, op_samples, facto, informative_calls, out_forms and random_operators;
+                  operator_folder; shape_lists (Atrex-Bench, KernelBench-Hard); workloads (which are timed);
+                  definitions/ (FlashInfer Trace, SOL-ExecBench): files, reference, solutions, traces;
+                  traced/: call, grammar, inputs, recording, files
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,

@@ -16,6 +16,8 @@ def nearest(name: str, known: Iterable[str], similar: float = SIMILAR) -> str | 
 
 def near(value: str, options: Iterable[str]) -> str:
     """The end of an error message: "; did you mean …?", or "" if no option is similar."""
-    by_tail = {option: option for option in options} | {option.split("/")[-1]: option for option in options}
+    known = [*options]
+    by_tail = {option: option for option in known}
+    by_tail |= {option.split("/")[-1]: option for option in reversed(known)}  # of several, the first
     found = nearest(value, by_tail)
     return f"; did you mean {by_tail[found]}?" if found else ""

@@ -38,8 +38,15 @@ KEPT_SHARE = 0.05
 class ReferenceModel(RunningReference):
     """Computes the right answers on every distribution and compares outputs with them."""
 
-    def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
-        super().__init__(problem, keep_range=keep_range, steps=steps)
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        keep_range: bool = False,
+        steps: Steps | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(problem, keep_range=keep_range, steps=steps, seed=seed)
         self._kept: dict[tuple[str, str], tuple[int, ReferenceAnswer]] = {}
         self._kept_bytes = 0
         self._shifts_kept: dict[str, list[Shift]] = {}

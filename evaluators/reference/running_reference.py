@@ -63,17 +63,25 @@ def raise_if_gpu_lost(error: Exception) -> None:
 class RunningReference:
     """Draws inputs, runs the reference and changes its weights."""
 
-    def __init__(self, problem: Problem, *, keep_range: bool = False, steps: Steps | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        keep_range: bool = False,
+        steps: Steps | None = None,
+        seed: int | None = None,
+    ) -> None:
         """`keep_range` keeps all distributions within the range of the problem's own inputs, because the
-        reference has ended its process outside of it. `steps` times the opening. Raises UnfitReference, and
-        what the reference raises."""
+        reference has ended its process outside of it. `steps` times the opening. `seed` determines the
+        constructor's arguments and the weights (default: a secret one). Raises UnfitReference, and what the
+        reference raises."""
         import torch
 
         self.steps = steps or Steps()
         self._torch, self.problem, self.rule = torch, problem, Rule.of(problem)
         self.device = problem.device
         self.keep_range = keep_range
-        self.seed = secrets.randbits(62)
+        self.seed = secrets.randbits(62) if seed is None else seed
         """The seed of the constructor's arguments and weights."""
         self._secret = secrets.randbits(62)
         with self.steps.step(OpeningStep.LOADING):

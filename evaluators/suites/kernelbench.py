@@ -28,6 +28,10 @@ REPRESENTATIVE: Mapping[int, Sequence[int]] = {
     3: (1, 5, 8, 11, 20, 21, 33, 38, 43),
 }
 """The numbers of the problems in the authors' representative subset, by level."""
+TRAINING = "training/"
+"""In the name of a problem: it is judged with its backward pass."""
+WITHOUT_GRADIENTS: Mapping[int, Sequence[int]] = {1: (51, 52)}
+"""The numbers of the problems that return indices only, by level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +54,23 @@ class Reference:
         """The value of `problem=…` that selects it."""
         return f"kernelbench/level{self.level}/{self.name}"
 
+    @property
+    def training(self) -> str:
+        """The same for the problem with its backward pass."""
+        return f"kernelbench/{TRAINING}level{self.level}/{self.name}"
+
 
 def load_kernelbench_problem(name: str, **rules: Any) -> Problem:
     """The problem `kernelbench/level<n>/<number or name>`: `kernelbench/level1/23`, `…/23_Softmax` and
-    `…/Softmax` are the same. `rules` are arguments of `evaluators.reference.loading.make_problem`. Raises
-    SuiteMissing if KernelBench is not available, and BadReference if it has no such problem."""
-    found = find(name)
-    return make_problem(found.source, where=found.problem, name=found.problem, **rules)
+    `…/Softmax` are the same. `kernelbench/training/level1/23` is judged with its backward pass. `rules` are
+    arguments of `evaluators.reference.loading.make_problem`. Raises SuiteMissing if KernelBench is not
+    available, and BadReference if it has no such problem."""
+    plain = name.removeprefix("kernelbench/")
+    found, train = find(plain.removeprefix(TRAINING)), plain.startswith(TRAINING)
+    full = found.training if train else found.problem
+    return make_problem(
+        found.source, where=full, name=full, **{**rules, "backward": train or rules.get("backward", False)}
+    )
 
 
 def find(name: str) -> Reference:
@@ -98,6 +112,19 @@ class KernelBench:
             for level in self._levels
             for each in references(level)
             if self._numbers is None or each.number in self._numbers.get(level, ())
+        ]
+
+
+class Training(KernelBench):
+    """The problems of some levels that have gradients, judged with their backward passes."""
+
+    def entries(self) -> Sequence[SuiteEntry]:
+        """See `Suite`."""
+        return [
+            SuiteEntry(problem=each.training)
+            for level in self._levels
+            for each in references(level)
+            if each.number not in WITHOUT_GRADIENTS.get(level, ())
         ]
 
 

@@ -30,10 +30,11 @@ from evaluators.base.option import option
 from evaluators.base.usage_error import UsageError
 from evaluators.evaluate.__main__ import evaluate
 from evaluators.records.configurations import judged_kernel
-from evaluators.records.problem import Problem
+from evaluators.records.problem import DTYPES, Problem
 from kernel_library.app.entries import LibraryConfig, unwritable
 from kernel_library.catalogue.entry import Entry, Measurement
 from kernel_library.catalogue.library import FolderLibrary, functions_of
+from kernel_library.overrides.shapes import fits
 
 
 @dataclass
@@ -48,6 +49,10 @@ class LibraryAddConfig(LibraryConfig):
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")
+    shapes: list[str] = option(
+        [], "shapes for which it is correct, a pattern for each input, e.g. [...x1..65536]; []: the problem's"
+    )
+    dtypes: list[str] = option([], "dtypes for which it is correct; []: the problem's")
     device: str = option("auto", DEVICE_HELP)
     ray: RayConfig = section(RayConfig)
 
@@ -67,6 +72,15 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
     library: FolderLibrary = build(config.library.kernels)
     problem: Problem = build(config.problem, device=config.device)
     kernel = read_kernel(Path(str(config.kernel)), str(config.language))
+    shapes = tuple(map(str, config.shapes))
+    try:
+        for each in shapes:
+            fits(each, ())
+    except ValueError as error:
+        raise UsageError(f"shapes: {error}") from error
+    for dtype in config.dtypes:
+        if dtype not in DTYPES:
+            raise UsageError(f"dtypes has {dtype}; choose from {', '.join(DTYPES)}{near(dtype, DTYPES)}")
     functions = functions_of(kernel.source)
     if config.function and config.function not in functions:
         unknown = f"function={config.function} is not defined in kernel={config.kernel}"
@@ -88,6 +102,8 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         kernel=judged_kernel(kernel, evaluation),
         measurements=(Measurement(problem=problem, evaluation=evaluation),),
         tags=tuple(map(str, config.tags)),
+        shapes=shapes,
+        dtypes=tuple(config.dtypes),
         function=str(config.function),
         licence=str(config.licence),
     )

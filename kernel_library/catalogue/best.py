@@ -27,7 +27,7 @@ from kernel_library.catalogue.entry import AtShape, Entry, Measurement, architec
 from kernel_library.catalogue.fastest import COMPILED, EAGER, FastestFunction
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.measuring import milliseconds
-from kernel_library.catalogue.originals import ORIGINALS, Original, compiled, original_of
+from kernel_library.catalogue.originals import ORIGINALS, Original, compiled, needed, original_of
 from kernel_library.catalogue.retrieval import slower
 from kernel_library.overrides.choice import Candidate, MeasuredCase, ranked
 from kernel_library.overrides.shapes import shape_text, sizes_of
@@ -73,7 +73,8 @@ def best(
         root: the folder or fsspec URL of your own library; the shipped kernels are always included.
         measure: time the kernels if no measurement on record is near.
         backward: for calls whose inputs need gradients: only kernels count whose backward pass was judged, by
-            the recorded speedup of both passes; without any, the original is returned.
+            measurements of both passes together; without any, the original is returned. When the kernels are
+            timed, the inputs of `like` need gradients as they say, or all if none does.
 
     Returns:
         A function of the operation's inputs. `name` is the kernel's, `original` says whether it is PyTorch's
@@ -90,7 +91,11 @@ def best(
     dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
     architecture, device = _device(tensors[0].device)
     known = FolderLibrary(root).entries()
-    fitting = _fitting(known, op, shapes, dtype, architecture, backward=backward)
+    fitting = [
+        (entry, candidate)
+        for entry, candidate in _fitting(known, op, shapes, dtype, architecture, backward=backward)
+        if entry.function
+    ]
     entries = {candidate.name: entry for entry, candidate in fitting}
     some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
     if backward and not some and (pytorchs := _original_of_any(known, op)) is not None:
@@ -110,11 +115,13 @@ def best(
 
     order: list[tuple[str, str]] = []
     near = some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
-    if measure and original is not None and not near and not backward:
+    if measure and original is not None and not near:
         kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
         kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
-        key = json.dumps([op, device, torch.__version__, kinds, kernels])
-        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], original, tensors))
+        needs = needed(tensors) if backward else []
+        key = json.dumps([op, device, torch.__version__, kinds, kernels, *([needs] if backward else [])])
+        arguments = partial(original.call, tensors, needs)
+        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], arguments, tensors[0]))
     for name, why in order or _by_records(some, original, architecture, dtype, shapes):
         if (found := function(name)) is not None:
             kernel = next((each for each in some if each.name == name), None)
@@ -127,16 +134,24 @@ def best(
 
 
 def fitting_entries(
-    known: Sequence[Entry], op: str, shapes: Sequence[Sequence[int]], dtype: str, architecture: str
+    known: Sequence[Entry],
+    op: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    architecture: str,
+    *,
+    backward: bool = False,
 ) -> list[Entry]:
-    """The entries whose function computes `op` for first inputs with such shapes."""
-    return [entry for entry, _ in _fitting(known, op, shapes, dtype, architecture)]
+    """The entries that compute `op` for first inputs with such shapes, those without a function included if
+    `backward`."""
+    fitting = _fitting(known, op, shapes, dtype, architecture, backward=backward)
+    return [entry for entry, _ in fitting if entry.function or backward]
 
 
 def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
-    """PyTorch's own computation of an operation that some entry has."""
+    """PyTorch's own computation of an operation that some entry has, or of a family."""
     entry = next((each for each in known if each.op == op and each.function), None)
-    return None if entry is None else original_of(op, entry)
+    return ORIGINALS.get(op) if entry is None else original_of(op, entry)
 
 
 def _fitting(
@@ -149,18 +164,12 @@ def _fitting(
     backward: bool = False,
 ) -> list[tuple[Entry, Candidate]]:
     """`backward`: the entries that were measured with their backward pass, and these measurements alone."""
-    of_op = [
-        entry
-        for entry in known
-        if entry.op == op
-        and entry.function
-        and any(each.problem.backward == backward for each in entry.measurements)
-    ]
+    of_op = {entry.id: entry for entry in known if entry.op == op}
     if op in ORIGINALS and len(shapes) > ORIGINALS[op].tensors:
         return []
     return [
-        (entry, candidate)
-        for entry, candidate in zip(of_op, candidates(of_op, backward=backward), strict=True)
+        (of_op[candidate.name], candidate)
+        for candidate in candidates([*of_op.values()], backward=backward)
         if candidate.takes(
             shapes[: len(candidate.shapes)] if op in ORIGINALS else shapes, dtype, architecture
         )
@@ -210,24 +219,24 @@ def _times(
     key: str,
     function: Callable[[str], Callable[..., Any] | None],
     names: Sequence[str],
-    original: Original,
-    like: Sequence[torch.Tensor],
+    arguments: Callable[[], Sequence[Any]],
+    first: torch.Tensor,
 ) -> Mapping[str, float]:
-    """Milliseconds of a call of these functions, measured or from the cache; empty if the device has no room
-    or is recording a graph."""
+    """Milliseconds of a call of these functions, measured or from the cache; empty if the device, that of the
+    first input, has no room or is recording a graph."""
     import torch
 
     cache = JsonlStore(cache_folder() / "best.jsonl")
     if (known := cache.get(key)) is not None:
         return dict(known)
-    if like[0].is_cuda and torch.cuda.is_current_stream_capturing():
+    if first.is_cuda and torch.cuda.is_current_stream_capturing():
         return {}
     logger.info("timing %s, once", ", ".join(names))
     runs = {name: found for name in names if (found := function(name)) is not None}
-    there = torch.cuda.device(like[0].device) if like[0].is_cuda else contextlib.nullcontext()
+    there = torch.cuda.device(first.device) if first.is_cuda else contextlib.nullcontext()
     try:
         with there:
-            times = milliseconds(runs, original.arguments(*(each.detach() for each in like)))
+            times = milliseconds(runs, arguments())
     except torch.OutOfMemoryError:
         logger.warning("%s are not timed: the device has no memory left", ", ".join(names))
         return {}
@@ -261,7 +270,7 @@ def load(entry: Entry) -> Callable[..., Any]:
 
 def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Candidate]:
     """The entries as records to choose from, named by their ids, with the measurements of the forward pass
-    or, with `backward`, of both."""
+    or, with `backward`, of both; without those that have none."""
     behind = slower(entries)
 
     def measured(entry: Entry, measurement: Measurement) -> MeasuredCase:
@@ -288,7 +297,7 @@ def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Cand
             device=row.device,
         )
 
-    return [
+    found = [
         Candidate(
             name=entry.id,
             op=entry.op,
@@ -297,13 +306,14 @@ def candidates(entries: Sequence[Entry], *, backward: bool = False) -> list[Cand
             shapes=entry.shapes,
             measured=(
                 *(measured(entry, each) for each in entry.measurements if each.problem.backward == backward),
-                *(map(at_shape, entry.at_shapes) if not backward else ()),
+                *(at_shape(row) for row in entry.at_shapes if row.backward == backward),
             ),
             architectures=entry.architectures,
             failed=tuple(sorted({each.architecture for each in entry.checks if not each.evaluation.timing})),
         )
         for entry in entries
     ]
+    return [each for each in found if each.measured]
 
 
 @functools.cache

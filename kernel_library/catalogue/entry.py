@@ -62,7 +62,7 @@ class AtShape:
     matter (a convolution's), separated by spaces (`4096x4096 4096x4096`); `device` is its name,
     `architecture` the compute capability or `cpu`; `precision` the type to which the kernel may round
     factors, "" for none. Times are ms per call; the speedup is over eager PyTorch, with its 95 % interval;
-    `roofline_share` is 0 if unknown."""
+    `roofline_share` is 0 if unknown. `backward`: a call is a forward and a backward pass."""
 
     inputs: str
     dtype: str
@@ -75,11 +75,13 @@ class AtShape:
     speedup_low: float
     speedup_high: float
     roofline_share: float
+    backward: bool = False
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The shapes, types and device; a later measurement with the same place replaces an earlier one."""
-        return self.inputs, self.dtype, self.precision, self.device
+        """The shapes, types, device and passes; a later measurement with the same place replaces an earlier
+        one."""
+        return self.inputs, self.dtype, self.precision, self.device, str(self.backward)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,15 +70,19 @@ class FastestFunction:
             return self._function(*arguments, **named)
         import torch
 
+        from kernel_library.overrides.gradients import with_dense_gradients
+
         tensors = [each for each in (*arguments, *named.values()) if isinstance(each, torch.Tensor)]
-        if not self.differentiable and needs_gradients(tensors):
+        train = needs_gradients(tensors)
+        if train and not self.differentiable:
             raise RuntimeError(
                 f"{self.name} has no backward: detach its inputs, or call it under torch.no_grad()"
             )
         key = tuple((each.dtype, each.shape) for each in tensors)
         if self._takes(key):
             try:
-                return self._function(*arguments, **named)
+                result = self._function(*arguments, **named)
+                return with_dense_gradients(result) if train else result
             except (TypeError, ValueError) as error:  # as kernels refuse inputs
                 if self._instead is None:
                     raise

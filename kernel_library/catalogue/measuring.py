@@ -12,9 +12,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluators.base.cause import first_line
+from kernel_library.catalogue.fastest import needs_gradients
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +36,23 @@ COPIES = 16
 
 
 def milliseconds(runs: Mapping[str, Callable[..., Any]], arguments: Sequence[Any]) -> dict[str, float]:
-    """The time of a call in ms of each function that returns a tensor of the right shape and type with these
-    arguments; the first one decides what is right. One that raises is left out, with a warning. Raises
-    torch.OutOfMemoryError."""
+    """The time of a call in ms of each function that returns tensors of the right shapes and types with these
+    arguments; the first one decides what is right. If an argument needs a gradient, a call is a forward and a
+    backward pass. One that raises is left out, with a warning. Raises torch.OutOfMemoryError."""
     import torch
 
-    sets = _copies(arguments)
+    train = needs_gradients(_tensors(arguments))
+    sets: list[Sequence[Any]] = []
     blocks: dict[str, Callable[[int], float]] = {}
     wanted = ""
     for name, run in runs.items():
         try:
-            for _ in range(2):  # builds, compiles and chooses configurations
-                look = _look(run(*arguments))
+            result = run(*arguments)
+            if not sets:
+                sets = _copies([*arguments, upstream_of(result)] if train else arguments)
+            call = both_passes(run) if train else run
+            call(*sets[0])
+            look = _look(call(*sets[0]))  # by now it has built, compiled and chosen configurations
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # the kernel's source, which may raise anything
@@ -51,10 +60,40 @@ def milliseconds(runs: Mapping[str, Callable[..., Any]], arguments: Sequence[Any
             continue
         wanted = wanted or look
         if look == wanted:
-            blocks[name] = _blocks(run, sets)
+            blocks[name] = _blocks(call, sets)
         else:
             logger.warning("%s is not timed: it returns %s, not %s", name, look, wanted)
     return _least(blocks)
+
+
+def both_passes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the arguments of `run` and a list of the gradients of its results, which returns the
+    results after a backward pass that takes the gradients of all arguments that need one."""
+    import torch
+
+    def passes(*given: Any) -> Any:
+        *arguments, upstream = given
+        with torch.enable_grad():
+            result = run(*arguments)
+        leaves = [each for each in _tensors(arguments) if each.requires_grad]
+        torch.autograd.grad(_tensors(result), leaves, upstream, allow_unused=True)
+        return result
+
+    return passes
+
+
+def upstream_of(result: Any) -> list[torch.Tensor]:
+    """Random gradients of the results of a call."""
+    import torch
+
+    return [torch.randn_like(each.detach()) for each in _tensors(result)]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in arguments, or in a result."""
+    import torch
+
+    return [each for each in torch.utils._pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 def _least(blocks: Mapping[str, Callable[[int], float]]) -> dict[str, float]:
@@ -98,24 +137,26 @@ def _blocks(run: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Callable[
         taken_ms: float = begin.elapsed_time(end)
         return taken_ms / calls
 
-    tensors = [each for each in sets[0] if isinstance(each, torch.Tensor)]
-    return on_gpu if tensors[0].is_cuda else lambda calls: queue(calls) / calls
+    return on_gpu if _tensors(sets[0])[0].is_cuda else lambda calls: queue(calls) / calls
 
 
 def _copies(arguments: Sequence[Any]) -> list[Sequence[Any]]:
     """The arguments, and enough copies that two caches' worth of data lies between two uses."""
     import torch
+    from torch.utils._pytree import tree_map_only
 
-    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    tensors = _tensors(arguments)
     if not tensors[0].is_cuda:
         return [arguments]
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
     cache = 2 * torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
     copies = min(COPIES, cache // max(1, sum(each.nbytes for each in tensors)))
-    return [arguments] + [
-        [each.clone() if isinstance(each, torch.Tensor) else each for each in arguments]
-        for _ in range(copies)
-    ]
+    return [arguments] + [tree_map_only(torch.Tensor, copy, arguments) for _ in range(copies)]
 
 
 def _look(result: Any) -> str:
-    return f"{tuple(result.shape)} of {result.dtype}" if hasattr(result, "dtype") else type(result).__name__
+    tensors = _tensors(result)
+    return ", ".join(f"{tuple(each.shape)} of {each.dtype}" for each in tensors) or type(result).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,30 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Original:
     """PyTorch's computation of a family. `tensors` is the number of tensors that identify a call;
-    `arguments` completes the first of them to the arguments of a whole call, with which it can be timed."""
+    `arguments` completes the first of them to the arguments of a whole call, with which it can be timed.
+    `constants` are the places of arguments that have no gradient in training."""
 
     function: Callable[..., Any]
     tensors: int
     arguments: Callable[..., list[Any]]
+    constants: tuple[int, ...] = ()
+
+    def call(self, like: Sequence[Tensor], needs: Sequence[bool] = ()) -> list[Any]:
+        """The arguments of a whole call whose first inputs are `like`. With `needs`, the call is one of a
+        forward and a backward pass: which of `like` need a gradient; what is drawn needs one, too."""
+        import torch
+
+        found = self.arguments(*(each.detach() for each in like))
+        for place, each in enumerate(found if needs else ()):
+            wanted = needs[place] if place < len(needs) else place not in self.constants
+            if isinstance(each, torch.Tensor) and each.is_floating_point() and wanted:
+                found[place] = each.detach().requires_grad_()
+        return found
+
+
+def needed(like: Sequence[Tensor]) -> list[bool]:
+    """Which of the first inputs of a call in training need a gradient: all, if none says so."""
+    return [each.requires_grad or not any(other.requires_grad for other in like) for each in like]
 
 
 def original_of(op: str, entry: Entry) -> Original | None:
@@ -83,6 +102,13 @@ def _rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
     return functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def _residual_rmsnorm(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    residual = residual + x
+    return _rmsnorm(residual, weight, eps), residual
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from torch.nn import functional
 
@@ -94,6 +120,12 @@ def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> 
     from torch.nn import functional
 
     return functional.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
+
+
+def _linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
+    from torch.nn import functional
+
+    return _cross_entropy(functional.linear(x, weight).float(), target, ignore_index)
 
 
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -158,6 +190,24 @@ def _cross_entropy_arguments(logits: Tensor, target: Tensor | None = None) -> li
     return [logits, drawn]
 
 
+def _residual_rmsnorm_arguments(
+    x: Tensor, residual: Tensor | None = None, weight: Tensor | None = None
+) -> list[Any]:
+    residual = _drawn(x, *x.shape) if residual is None else residual
+    return [x, residual, _drawn(x, x.shape[-1]) if weight is None else weight]
+
+
+def _linear_cross_entropy_arguments(
+    x: Tensor, weight: Tensor | None = None, target: Tensor | None = None
+) -> list[Any]:
+    """A vocabulary of 32,768."""
+    import torch
+
+    weight = _drawn(x, 32768, x.shape[-1]) / x.shape[-1] ** 0.5 if weight is None else weight
+    drawn = torch.randint(len(weight), x.shape[:1], device=x.device) if target is None else target
+    return [x, weight, drawn]
+
+
 def _swiglu_arguments(x: Tensor, *weights: Tensor) -> list[Any]:
     """A hidden layer of 8/3 times the features, rounded up to a multiple of 256, as in LLaMA."""
     features = x.shape[-1]
@@ -196,8 +246,14 @@ ORIGINALS = {
         tensors=3,
         arguments=lambda q, *others: [q, *others, *(_drawn(q, *q.shape) for _ in range(2 - len(others)))],
     ),
+    "residual_rmsnorm": Original(
+        function=_residual_rmsnorm, tensors=3, arguments=_residual_rmsnorm_arguments
+    ),
+    "linear_cross_entropy": Original(
+        function=_linear_cross_entropy, tensors=3, arguments=_linear_cross_entropy_arguments
+    ),
     "cross_entropy": Original(function=_cross_entropy, tensors=2, arguments=_cross_entropy_arguments),
-    "rotary": Original(function=_rotary, tensors=3, arguments=_rotary_arguments),
+    "rotary": Original(function=_rotary, tensors=3, arguments=_rotary_arguments, constants=(1, 2)),
     "swiglu": Original(function=_swiglu, tensors=4, arguments=_swiglu_arguments),
     "conv2d": Original(function=_conv2d, tensors=3, arguments=_convolution_arguments),
     "conv2d_relu_maxpool": Original(

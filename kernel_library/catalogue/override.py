@@ -29,8 +29,9 @@ def override(
 ) -> Override:
     """Replaces PyTorch's operators with kernels, in the whole process, including all threads.
 
-    Use it in a `with` statement, or call `enable()` and `disable()`. The kernels' source runs in this
-    process, so use only kernels that you trust.
+    Use it in a `with` statement, or call `enable()` and `disable()`. A call that needs a gradient gets a
+    library kernel whose backward pass was judged, if there is one that was fast for both passes. The kernels'
+    source runs in this process, so use only kernels that you trust.
 
     Args:
         kernels: functions or files by operator name (`{"aten.relu": "relu.py"}`), or a folder in
@@ -61,11 +62,20 @@ def override(
     if kernels is None:
         entries = {entry.id: entry for entry in FolderLibrary(root).entries()}
         least = LEAST_ELEMENTS if least_elements is None else least_elements
+        forward, trained = (
+            [
+                each
+                for each in candidates([*entries.values()], backward=backward)
+                if device in (None, *each.devices)
+            ]
+            for backward in (False, True)
+        )
         known = library_sources(
-            [each for each in candidates([*entries.values()]) if device in (None, *each.devices)],
+            forward,
             load=lambda name: load(entries[name]),
             ids={id: entry.kernel.id for id, entry in entries.items()},
             rules=Rules(faster=faster, lower_precision=lower_precision, least_elements=least),
+            trained=trained,
         )
         return Override(known)
     files = dict(files_of(Path(kernels))) if isinstance(kernels, str | Path) else kernels

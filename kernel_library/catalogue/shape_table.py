@@ -31,6 +31,7 @@ def at_shape(problem: Problem, inputs: str, found: Evaluation) -> AtShape:
         speedup_low=_rounded(found.timing.speedup_low),
         speedup_high=_rounded(found.timing.speedup_high),
         roofline_share=_rounded(found.roofline_share or 0.0),
+        backward=problem.backward,
     )
 
 
@@ -57,7 +58,7 @@ def merged(*tables: Iterable[AtShape]) -> tuple[AtShape, ...]:
 def _row(texts: Mapping[str, Any]) -> AtShape:
     numbers = {each.name for each in fields(AtShape) if each.type == "float"}
     values: dict[str, Any] = {name: float(text) if name in numbers else text for name, text in texts.items()}
-    return AtShape(**values)
+    return AtShape(**{**values, "backward": values.get("backward") == "True"})
 
 
 def _rounded(value: float) -> float:

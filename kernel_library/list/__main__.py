@@ -72,7 +72,8 @@ def _table(
     for entry, measurements in found:
         for each in measurements:
             is_best = best[each.problem.id, each.architecture] == entry.id
-            about = (entry.id, entry.op, entry.kernel.language, each.problem.name, each.problem.dtype)
+            problem = f"{each.problem.name}{', both passes' * each.problem.backward}"
+            about = (entry.id, entry.op, entry.kernel.language, problem, each.problem.dtype)
             cells = (*about, each.evaluation.environment.get("device", ""), *_figures(each.evaluation))
             verified = "; ".join(entry.failure(check) or "confirmed" for check in entry.checks_of(each))
             table.add_row(*map(escape, cells), "best" if is_best else "", escape(verified))

@@ -71,14 +71,16 @@ THREAD = _Thread()
 
 
 class Dispatcher:
-    """Registered with torch for one `form` of an operator on a device."""
+    """Registered with torch for one `form` of an operator at a `key`: a device, or a device's autograd if
+    the kernels are differentiable."""
 
-    def __init__(self, operator: Operator, form: OpOverload, device: str, layers: Sequence[Layer]) -> None:
+    def __init__(self, operator: Operator, form: OpOverload, key: str, layers: Sequence[Layer]) -> None:
         self._operator, self._form, self._name = operator, str(form), operator.name
+        self._differentiable = key.startswith("Autograd")
         self._layers = layers
         self._in_place, self._outs = is_in_place(form), out_names(form)
         self._tensors = tensor_places(form)
-        self._kernel = torch.library.get_kernel(form, device.upper())
+        self._kernel = torch.library.get_kernel(form, key)
         prototypes()  # before the operator is replaced
         self._choices: dict[Any, DispatchChoice] = {}
         self._expected: dict[Any, Expectation] = {}
@@ -167,6 +169,8 @@ class Dispatcher:
         """Raises WrongResult for results that cannot replace the original's."""
         results = result if isinstance(result, tuple | list) else (result,)
         wrong = unlike(results, choice.expected) or aliased(results, args)
+        if self._differentiable and not (wrong or any(each.requires_grad for each in results)):
+            wrong = "a result without a gradient"
         if wrong:
             raise WrongResult(wrong)
         self._checked.add(key)

@@ -1,13 +1,15 @@
 """Handles calls that need a gradient, if the original's backward formula does not apply.
 
-Usually it does: kernels run below autograd, which records the original's formula. There are two exceptions: a
-kernel with its own backward, and a composite operator, which torch implements with other operators and whose
-backward is theirs. Only for these is something registered at torch's autograd key.
+Usually it does: kernels run below autograd, which records the original's formula. There are three exceptions:
+a kernel with its own backward, a library kernel whose backward pass was judged, and a composite operator,
+which torch implements with other operators and whose backward is theirs. Only for these is something
+registered at torch's autograd key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +27,15 @@ _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
 COMPOSITE = "a composite operator that needs a gradient"
 
 
+def with_dense_gradients(results: Any) -> Any:
+    """The results of a differentiable kernel, whose backward pass will get gradients that are contiguous in
+    memory, as in the evaluator. Autograd passes on others: that of a sum is one number, expanded."""
+    for each in tree_leaves(results):
+        if isinstance(each, torch.Tensor) and each.grad_fn is not None:
+            each.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
+    return results
+
+
 class AutogradDispatcher:
     """Registered with torch for an operator at a device's autograd key; `below` is registered for the device
     itself."""
@@ -35,6 +46,12 @@ class AutogradDispatcher:
         self._tensors = tensor_places(operator.overload)
         self._kernel = torch.library.get_kernel(operator.overload, self.key)
         self._traced = Tracer(operator, operator.overload, layers, self.key)
+        trained = [
+            replace(each, source=source)
+            for each in layers
+            if (source := each.source.trained) is not None and device in source.devices
+        ]
+        self._trained = Dispatcher(operator, operator.overload, self.key, trained) if trained else None
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         """Handles a call from torch. In a trace, its tensors are fake."""
@@ -49,6 +66,12 @@ class AutogradDispatcher:
             kernel = self._chosen(tracing, args, kwargs)
             if kernel is not None and kernel.backward is not None:
                 return _OwnBackward.apply(operator, kernel, kwargs, *args)  # type: ignore[no-untyped-call]
+            if (
+                self._trained is not None
+                and not tracing
+                and (operator.composite or self._trained.choice(args, kwargs).kernel is not None)
+            ):
+                return self._trained(keyset, *args, **kwargs)
             if operator.composite:
                 for layer in self._layers:
                     layer.tallies.of(operator.name, reason=COMPOSITE).add()

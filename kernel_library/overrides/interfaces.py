@@ -6,9 +6,9 @@ the reason why it cannot. The other converts the kernel's result to the operator
 values.
 
 Composite operators (layer_norm, rms_norm, cross_entropy_loss, scaled_dot_product_attention) are here for
-calls without gradients: the operators that implement them also return values for the backward (means,
-logarithms of sums), which the kernels do not. Operations without a torch operator have no row: rotary,
-SwiGLU, conv2d_relu_maxpool.
+calls without gradients, and for kernels with their own backward pass: the operators that implement them also
+return values for the backward (means, logarithms of sums), which the kernels do not. Operations without a
+torch operator have no row: rotary, SwiGLU, conv2d_relu_maxpool.
 """
 
 from __future__ import annotations

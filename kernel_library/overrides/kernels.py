@@ -59,6 +59,10 @@ class KernelSource(Protocol):
     def devices(self) -> tuple[str, ...]:
         """`cpu`, `cuda` or both."""
 
+    @property
+    def trained(self) -> KernelSource | None:
+        """Kernels for calls that need a gradient, whose results autograd can go back from by itself."""
+
     def kernels(self) -> tuple[OperatorKernel, ...]:
         """All kernels that `pick` may return."""
 
@@ -75,6 +79,7 @@ class OneKernel:
     kernel: OperatorKernel
     supports: Callable[..., Any] | None = None
     devices: tuple[str, ...] = DEVICES
+    trained: KernelSource | None = None
 
     def kernels(self) -> tuple[OperatorKernel, ...]:
         """The kernel."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernel_library.overrides.choice import Candidate, MeasuredCase, ranked
+from kernel_library.overrides.gradients import with_dense_gradients
 from kernel_library.overrides.interfaces import INTERFACES, Interface
 from kernel_library.overrides.kernels import OperatorKernel
 from kernel_library.overrides.operators import Operator, operator
@@ -32,7 +33,7 @@ class Rules:
 
 class LibraryKernels:
     """Candidates for one operator. `load` returns a candidate's function, on its first call; `ids` are
-    content hashes by candidate name."""
+    content hashes by candidate name. `trained` are those for calls that need a gradient."""
 
     def __init__(
         self,
@@ -42,8 +43,9 @@ class LibraryKernels:
         load: Callable[[str], Callable[..., Any]],
         ids: Mapping[str, str],
         rules: Rules,
+        trained: LibraryKernels | None = None,
     ) -> None:
-        self._interface, self._rules, self._load = interface, rules, load
+        self._interface, self._rules, self._load, self.trained = interface, rules, load, trained
         self._unloadable: set[str] = set()
         self._candidates = [each for each in candidates if self._allowed(each)]
         self._kernels = {
@@ -58,7 +60,8 @@ class LibraryKernels:
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that any candidate supports."""
-        return tuple(sorted({device for each in self._candidates for device in each.devices}))
+        own = {device for each in self._candidates for device in each.devices}
+        return tuple(sorted(own.union(self.trained.devices if self.trained else ())))
 
     def kernels(self) -> tuple[OperatorKernel, ...]:
         """All kernels that `pick` may return."""
@@ -116,12 +119,18 @@ def library_sources(
     load: Callable[[str], Callable[..., Any]],
     ids: Mapping[str, str],
     rules: Rules,
+    trained: Sequence[Candidate] = (),
 ) -> dict[Operator, LibraryKernels]:
-    """The kernels for each operator that has an interface and a candidate."""
+    """The kernels for each operator that has an interface and a candidate. `trained` are the candidates with
+    the measurements of both passes, for calls that need a gradient."""
+    make = functools.partial(LibraryKernels, load=load, ids=ids, rules=rules)
     found = {}
     for name, interface in INTERFACES.items():
-        of_family = [each for each in candidates if each.op == interface.op and each.function]
-        kernels = LibraryKernels(interface, of_family, load=load, ids=ids, rules=rules)
+        forward, both = (
+            [each for each in some if each.op == interface.op and each.function]
+            for some in (candidates, trained)
+        )
+        kernels = make(interface, forward, trained=make(interface, both) if both else None)
         if kernels.devices:
             found[operator(name)] = kernels
     return found
@@ -150,6 +159,9 @@ def _adapted(interface: Interface, load: Callable[[], Callable[..., Any]]) -> Ca
             function.append(load())
         given = interface.arguments(*args, **kwargs)
         assert not isinstance(given, str), "it was picked"
-        return interface.result(function[0](*given), *args, **kwargs)
+        result = function[0](*given)
+        if result.grad_fn is not None:
+            with_dense_gradients(result)
+        return interface.result(result, *args, **kwargs)
 
     return run

@@ -129,13 +129,15 @@ class _Registration:
     def _register(self, device: str, layers: list[Layer]) -> None:
         operator = self._operator
         dispatchers = [
-            (form, Dispatcher(operator, form, device, layers))
+            (form, Dispatcher(operator, form, device.upper(), layers))
             for form in self._forms()
             if torch._C._dispatch_has_computed_kernel_for_dispatch_key(schema_name(form), device.upper())
         ]
         if not dispatchers:  # this torch is built without the device
             return
-        own = any(kernel.backward for each in layers for kernel in each.source.kernels())
+        own = any(
+            each.source.trained or any(kernel.backward for kernel in each.source.kernels()) for each in layers
+        )
         if operator.composite or own:
             autograd = AutogradDispatcher(operator, device, layers, dispatchers[0][1])
             self._implement(operator.overload, autograd.key, autograd)

@@ -155,14 +155,20 @@ def test_a_kernel_is_added_verified_and_used(
     kernel.write_text(f"{HONEST}\ndef tanhs(x, weight):\n    return torch.tanh(x @ weight)\n")
     assert add.main([*call, "function=tanh"]) == 2
     assert f"function=tanh is not defined in kernel={kernel}" in capsys.readouterr().err
+    assert add.main([*call, "shapes=[...x8,8y]"]) == 2
+    assert "shape pattern '8y': invalid size '8y'" in capsys.readouterr().err
+    assert add.main([*call, "dtypes=[float]"]) == 2
+    assert "dtypes has float; choose from" in capsys.readouterr().err
     assert add.main([*call, "library.min_speedup=100"]) == 1
     assert "not added: its speedup of" in capsys.readouterr().out.splitlines()[-1]
     assert FolderLibrary(root, seeds=None).entries() == []
     call.append("library.min_speedup=0")  # a kernel that is as fast as eager
-    assert add.main([*call, "licence=MIT", "tags=[small, mine]"]) == 0
+    wide = ["shapes=[...x128,*x1..]", "dtypes=[float32,bfloat16]"]
+    assert add.main([*call, "licence=MIT", "tags=[small, mine]", *wide]) == 0
     (added,) = FolderLibrary(root, seeds=None).entries()
     assert capsys.readouterr().out.endswith(f"{added.id}: added\n")
     assert (added.op, added.licence, added.tags) == ("matmul_tanh", "MIT", ("small", "mine"))
+    assert (added.shapes, added.dtypes) == (("...x128", "*x1.."), ("float32", "bfloat16"))
     (measurement,) = added.measurements
     assert measurement.problem.source == REFERENCE
     assert measurement.evaluation.correctness is not None

@@ -1,1 +1,1 @@
-"""References of operations in the form in which models train them."""
+"""References of what models are trained with, in addition to those of the other folders."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from evaluators.app.verdict_report import verdict
 from evaluators.device.child_processes import UnfitProblem
 from evaluators.device.worker import Worker
 from evaluators.records.evaluation import Status
@@ -95,6 +96,19 @@ def test_faults_in_the_backward_pass_are_found(second: Worker, name: str) -> Non
     assert found.status is Status.INCORRECT, found.log
     if name in SAYS:
         assert SAYS[name] in found.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "differ"), [("sums in another order each time", True), ("by hand", False)])
+def test_how_far_repeated_calls_differ_is_reported(second: Worker, name: str, differ: bool) -> None:
+    """Atomic additions change the order of a sum from call to call."""
+    found = second.measure(TRAINED, kernel(HONEST[name]), b"")
+    assert found.status is Status.CORRECT, found.log
+    correctness = found.correctness
+    assert correctness is not None and correctness.spread is not None
+    assert (0 < correctness.spread < 1e-6) if differ else correctness.spread == 0
+    (line,) = [each for each in verdict(found) if each.startswith("repeats:")]
+    assert ("differ by" if differ else "are equal") in line
 
 
 @pytest.mark.slow

@@ -108,6 +108,8 @@ ACCUMULATED = (
     "Norm.kept['dw'] = dweight = Norm.kept.get('dw', torch.zeros_like(dweight)).add_(dweight); "
     "dweight = dweight.clone()"
 )
+ORDER = "g = torch.Generator(); g.seed(); order = torch.randperm(len(grad), generator=g); "
+"""Another order of the rows in each call, as atomic additions have it."""
 WRONG = {
     "no reduction over the batch": norm(after="dweight = grad[0] * hat[0]"),
     "no epsilon in the backward pass": norm(
@@ -122,6 +124,11 @@ WRONG = {
     "sums in bfloat16": norm(after="dweight = (grad * hat).bfloat16().sum(0).float()"),
     "a term is missing": norm(after="dx = rstd * (inner - inner.mean(-1, keepdim=True))"),
     "no gradient of the bias": norm(after="dbias = None"),
+    "a race: each call loses a row": norm(after=ORDER + "dbias = grad[order[1:]].sum(0)"),
+    "a race in bfloat16": norm(
+        after=ORDER
+        + "dbias = sum((grad[o].bfloat16() for o in order), torch.zeros(96, dtype=torch.bfloat16)).float()"
+    ),
     "a mean in place of a sum": norm(after="dbias = grad.mean(0)"),
     "ones in place of the upstream gradient": norm(after="dbias = torch.full_like(dbias, len(grad))"),
     "a gradient of a weight that is not used": norm(
@@ -129,6 +136,7 @@ WRONG = {
     ),
     "no backward pass": norm(call="Norm.apply(x.detach(), self.weight.detach(), self.bias.detach())"),
 }
+ATOMICS = "dweight, dbias = (sum(x[o] for o in order) for x in (grad * hat, grad))"
 HONEST = {
     "by autograd": norm(call="((lambda m, r: (x - m) * r)(*statistics(x))) * self.weight + self.bias"),
     "by hand": norm(),
@@ -139,6 +147,7 @@ HONEST = {
     ),
     "sums by a product": norm(after="dweight, dbias = torch.ones_like(x[:, 0]) @ (grad * hat), grad.sum(0)"),
     "sums in parts": norm(after="dweight = sum((grad * hat)[n::4].sum(0) for n in range(4))"),
+    "sums in another order each time": norm(after=ORDER + ATOMICS),
     "sums in float64": norm(after="dweight = (grad.double() * hat).sum(0).float()"),
 }
 MASKED_KERNEL = """import torch

@@ -106,6 +106,31 @@ def test_suites_name_their_problems(clone: Path) -> None:
         kernelbench.KernelBench("five", [5])
 
 
+def test_training_has_the_problems_with_gradients(clone: Path) -> None:
+    level1 = clone / "KernelBench" / "level1"
+    (level1 / "51_Argmax.py").write_text(
+        (level1 / "1_Relu.py").read_text().replace("torch.relu(x)", "x.argmax(1)")
+    )
+    kernelbench._of_clone.cache_clear()
+    try:
+        names = [each.problem for each in kernelbench.Training("kernelbench/training", [1, 2]).entries()]
+    finally:
+        kernelbench._of_clone.cache_clear()
+    numbers = [name.removeprefix("kernelbench/training/") for name in names]
+    assert numbers == ["level1/1_Relu", "level1/2_Zeros", "level1/23_Softmax", "level2/3_Scaled_sum_"]
+    trained, plain = (load_kernelbench_problem(each, backward=False) for each in (names[2], "level1/23"))
+    assert (trained.name, trained.backward) == (names[2], True)
+    assert (plain.name, plain.backward) == ("kernelbench/level1/23_Softmax", False)
+    assert load_kernelbench_problem("training/level1/23", dtype="float32").name == names[2]
+    assert load_kernelbench_problem("level1/23", backward=True).backward
+
+
+@pytest.mark.slow
+def test_the_command_line_names_one_with_its_backward_pass(clone: Path) -> None:
+    problem = composed("problem=kernelbench/training/level1/23")
+    assert problem.backward and problem.name == "kernelbench/training/level1/23_Softmax"
+
+
 def test_an_invalid_reference_costs_one_line(clone: Path) -> None:
     file = clone / "KernelBench" / "level2" / "9_Broken.py"
     file.write_text("import torch\n")

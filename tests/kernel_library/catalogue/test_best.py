@@ -70,11 +70,72 @@ def test_a_call_that_needs_gradients_gets_a_kernel_with_a_backward_pass(root: Pa
     original = best("sum", like=x, root=root, backward=True)
     assert original.original and original.differentiable and "no kernel with a backward" in original.why
     library.add(trains)
-    found = best("sum", like=x, root=root, backward=True)
+    found = best("sum", like=x, root=root, backward=True, measure=False)
     assert found.name == trains.id and found.differentiable
     found(x).sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.zeros(3, 8))  # as this kernel says
     assert chosen(root, like=torch.ones(3, 8)) == 1
+
+
+TRAINED = """import time, torch
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.columns = x.shape[-1]
+        return x.sum(-1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        assert gradient.is_contiguous()
+        time.sleep({pause})
+        return gradient[..., None].expand(*gradient.shape, ctx.columns)
+
+def total(x):
+    return Sum.apply(x)
+"""
+
+
+def training(pause: float, speedup: float = 2.0) -> Entry:
+    """A kernel whose backward pass takes that many seconds."""
+    problem = replace(ROWS, backward=True)
+    known = {"op": "sum", "function": "total", "shapes": ("...x*",), "dtypes": ("float32",)}
+    return entry(problem, TRAINED.format(pause=pause), speedup, **known)
+
+
+@pytest.mark.slow
+def test_both_passes_are_timed_where_no_measurement_of_them_is_near(root: Path, timed: list[str]) -> None:
+    slow, fast = training(0.01, speedup=9.0), training(0.0)
+    for each in (slow, fast):
+        FolderLibrary(root).add(here(each, "8x8"))
+    x = torch.randn(40, 50, requires_grad=True)
+    found = best("sum", like=x, root=root, backward=True)
+    assert found.why.startswith("timed here: eager PyTorch ") and found.name != slow.id
+    assert {*timed} == {EAGER, "torch.compile", slow.id, fast.id} and len(timed) == 4
+    assert repr(best("sum", like=x, root=root, backward=True)) == repr(found) and len(timed) == 4
+    assert best("sum", like=x, root=root, backward=True, measure=False).name == slow.id
+
+
+@pytest.mark.parametrize(("speedup", "original"), [(1.5, False), (0.9, True)])
+def test_a_table_of_both_passes_decides_for_calls_that_need_gradients(
+    speedup: float, original: bool, root: Path, timed: list[str]
+) -> None:
+    known, x = training(0.0), torch.randn(40, 48, requires_grad=True)
+    library = FolderLibrary(root)
+    library.add(here(known, "8x8"))
+    environment = {**CPU, "device": device_name("cpu")}
+    rows = [
+        at_shape(replace(ROWS, backward=backward), "40x48", evaluation(factor, environment))
+        for backward, factor in ((True, speedup), (False, 1 / speedup))
+    ]
+    library.save_shapes(known.id, rows)
+    (read,) = [each for each in library.entries() if each.id == known.id]
+    assert read.at_shapes == tuple(rows)
+    found = best("sum", like=x, root=root, backward=True)
+    assert (found.original, found.name) == (original, EAGER if original else known.id)
+    assert found.why.endswith(f"40x48 float32 on {device_name('cpu')}") and not timed
+    found(x).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones(40, 48))
 
 
 @pytest.mark.slow

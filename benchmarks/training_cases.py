@@ -1,0 +1,316 @@
+"""The families and shapes that `benchmarks/training.py` measures: 20 for each family, of models that people
+train, and some odd ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from benchmarks.operator_cases import Case, Operator
+
+MEAN = """
+
+_Each = Model
+
+
+class Model(_Each):
+    def forward(self, *given):
+        return super().forward(*given).mean()
+"""
+"""A loss for training: the mean of those of the rows."""
+ANGLES = """
+import torch
+from torch import nn
+
+_Turn = Model
+
+
+class Model(nn.Module):
+    def __init__(self, length, head_size):
+        super().__init__()
+        rates = 10000 ** -(torch.arange(0, head_size, 2).float() / head_size)
+        angles = torch.outer(torch.arange(length).float(), rates)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+        self.turn = _Turn()
+
+    def forward(self, x):
+        return self.turn(x, self.cos, self.sin)
+
+
+def get_inputs():
+    return [torch.randn(batch, heads, length, head_size)]
+
+
+def get_init_inputs():
+    return [length, head_size]
+"""
+"""As models have it: the angles are computed once, and have no gradient."""
+HALF, WIDE, OTHER = "bfloat16", "float32", "float16"
+CPU_SIZES = {
+    "batch": 2,
+    "classes": 1000,
+    "features": 96,
+    "heads": 2,
+    "hidden": 192,
+    "length": 64,
+    "rows": 32,
+    "tokens": 32,
+    "vocabulary": 1000,
+}
+"""The largest sizes on a CPU."""
+Sizes = dict[str, int]
+
+
+def family(
+    op: str,
+    problem: str,
+    names: str,
+    shapes: dict[str, Sequence[Sequence[int]]],
+    inputs: Callable[[Sizes], Sequence[Sequence[int]]],
+    around: str = "",
+) -> list[Operator]:
+    """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
+    dtype."""
+    return [
+        Operator(
+            op=op,
+            problem=problem,
+            shapes=tuple(dict(zip(names.split(), each, strict=True)) for each in values),
+            inputs=inputs,
+            dtypes=(dtype,),
+            backward=True,
+            around=around,
+        )
+        for dtype, values in shapes.items()
+    ]
+
+
+def rows_and(columns: str) -> Callable[[Sizes], Sequence[Sequence[int]]]:
+    """The shape of an input of rows with this number of columns."""
+    return lambda of: [(of["rows"], of[columns])]
+
+
+ROWS = {
+    HALF: (
+        (65536, 384),  # encoders
+        (32768, 768),
+        (16384, 1024),
+        (65536, 1152),
+        (16384, 1280),
+        (16384, 1600),
+        (16384, 2048),
+        (16384, 2560),
+        (8192, 3072),
+        (8192, 3584),
+        (8192, 4096),
+        (8191, 4096),
+        (2048, 4096),
+        (8192, 5120),
+        (8192, 6144),
+        (4096, 8192),
+        (4096, 12288),
+    ),
+    WIDE: ((16384, 1024), (8192, 4096), (8192, 1000)),
+}
+"""Of the norms: tokens, and the hidden sizes of language models from GPT-2 to GPT-3."""
+FAMILIES = [
+    *family("layernorm", "library/layernorm", "rows features", ROWS, rows_and("features")),
+    *family("rmsnorm", "library/rmsnorm", "rows features", ROWS, rows_and("features")),
+    *family(
+        "residual_rmsnorm",
+        "transformer/residual_rmsnorm",
+        "rows features",
+        ROWS,
+        lambda of: [(of["rows"], of["features"])] * 2,
+    ),
+    *family(
+        "softmax",
+        "level1/softmax",
+        "batch features",
+        {
+            HALF: (
+                (524288, 64),  # experts of a router
+                (262144, 128),
+                (131072, 197),  # patches of an image
+                (131072, 256),
+                (65536, 577),
+                (65536, 512),
+                (65536, 1024),
+                (32768, 1500),
+                (32768, 2048),
+                (16384, 4096),
+                (16384, 4097),
+                (8192, 8192),
+                (4096, 16384),
+                (4096, 32000),
+                (2048, 50257),
+                (2048, 128256),
+            ),
+            WIDE: ((65536, 512), (32768, 2048), (8192, 8192), (2048, 32000)),
+        },
+        lambda of: [(of["batch"], of["features"])],
+    ),
+    *family(
+        "cross_entropy",
+        "library/cross_entropy",
+        "rows classes",
+        {
+            HALF: (
+                (16384, 1000),
+                (8192, 21841),
+                (8192, 32000),
+                (4096, 32000),
+                (8192, 32768),
+                (8192, 49152),
+                (4096, 50257),
+                (8192, 50304),
+                (4096, 65536),
+                (4096, 100352),
+                (4096, 128256),
+                (2048, 128256),
+                (2047, 129280),
+                (4096, 151936),
+                (2048, 200064),
+                (2048, 256000),
+            ),
+            WIDE: ((16384, 1000), (4096, 32000), (4096, 50257), (2048, 128256)),
+        },
+        rows_and("classes"),
+        MEAN,
+    ),
+    *family(
+        "linear_cross_entropy",
+        "transformer/linear_cross_entropy",
+        "rows features vocabulary",
+        {
+            HALF: (
+                (8192, 768, 50257),
+                (8192, 768, 50304),
+                (4096, 1024, 32000),
+                (8192, 1024, 50304),
+                (4096, 1024, 151936),
+                (4096, 1536, 151936),
+                (4096, 2048, 32000),
+                (8192, 2048, 32768),
+                (4096, 2048, 49152),
+                (4096, 2048, 100352),
+                (4096, 2048, 128256),
+                (4095, 2048, 32768),
+                (2048, 2560, 50304),
+                (4096, 2560, 151936),
+                (4096, 3072, 128256),
+                (2048, 3584, 152064),
+                (4096, 4096, 32000),
+                (2048, 4096, 128256),
+                (2048, 2304, 256000),
+            ),
+            WIDE: ((2048, 1024, 32000),),
+        },
+        lambda of: [(of["rows"], of["features"])],
+        MEAN,
+    ),
+    *family(
+        "rotary",
+        "library/rotary",
+        "batch heads length head_size",
+        {
+            HALF: (
+                (8, 12, 1024, 64),
+                (8, 16, 2048, 64),
+                (4, 32, 2048, 64),
+                (4, 9, 2048, 64),
+                (8, 8, 2048, 128),
+                (2, 32, 2048, 128),
+                (1, 32, 2048, 128),
+                (4, 16, 4096, 128),
+                (2, 32, 4096, 128),
+                (2, 40, 4096, 128),
+                (1, 64, 4096, 128),
+                (1, 32, 8192, 128),
+                (1, 8, 8192, 128),
+                (1, 24, 16384, 128),
+                (2, 32, 2048, 80),
+                (2, 32, 2048, 96),
+                (2, 16, 4096, 256),
+                (1, 16, 3001, 128),
+            ),
+            WIDE: ((8, 12, 1024, 64), (2, 32, 2048, 128)),
+        },
+        lambda of: [
+            (of["batch"], of["heads"], of["length"], of["head_size"]),
+            *[(of["length"], of["head_size"] // 2)] * 2,
+        ],
+        ANGLES,
+    ),
+    *family(
+        "swiglu",
+        "library/swiglu",
+        "tokens features hidden",
+        {
+            HALF: (
+                (8192, 576, 1536),
+                (8192, 768, 2048),
+                (8192, 1024, 2816),
+                (16384, 1024, 3072),
+                (8192, 1536, 8960),
+                (8192, 2048, 5632),
+                (8192, 2048, 6144),
+                (4096, 2048, 8192),
+                (8192, 2304, 9216),
+                (8192, 2560, 9728),
+                (8192, 3072, 8192),
+                (4096, 3584, 18944),
+                (2048, 4096, 11008),
+                (8192, 4096, 11008),
+                (8192, 4096, 14336),
+                (4095, 4096, 14336),
+                (4096, 5120, 13824),
+                (4096, 5120, 17408),
+            ),
+            WIDE: ((4096, 1024, 2816), (2048, 2048, 5632)),
+        },
+        lambda of: [(of["tokens"], of["features"])],
+    ),
+    *family(
+        "attention",
+        "library/attention",
+        "batch heads length head_size",
+        {
+            HALF: (
+                (16, 12, 1024, 64),
+                (8, 16, 1024, 64),
+                (8, 16, 2048, 64),
+                (4, 32, 2048, 64),
+                (2, 9, 2048, 64),
+                (2, 16, 4096, 64),
+                (1, 16, 8192, 64),
+                (16, 16, 512, 128),
+                (8, 16, 1024, 128),
+                (2, 32, 2048, 128),
+                (1, 32, 2048, 128),
+                (4, 16, 2048, 128),
+                (1, 32, 4096, 128),
+                (2, 16, 4096, 128),
+                (1, 16, 8192, 128),
+                (2, 32, 2048, 96),
+                (1, 16, 3001, 128),
+            ),
+            OTHER: ((8, 16, 1024, 64), (2, 32, 2048, 128), (1, 16, 4096, 128)),
+        },
+        lambda of: [(of["batch"], of["heads"], of["length"], of["head_size"])] * 3,
+    ),
+]
+
+
+def training_cases(device: str) -> list[Case]:
+    """The cases of all families; on a CPU at small sizes, so that some are the same."""
+    found = [case for each in FAMILIES for case in each.cases(device)]
+    if device == "cpu":
+        found = [replace(each, sizes=small(each.sizes.items())) for each in found]
+    return list({each.name: each for each in found}.values())
+
+
+def small(sizes: Iterable[tuple[str, int]]) -> Sizes:
+    """The sizes on a CPU."""
+    return {name: min(size, CPU_SIZES.get(name, size)) for name, size in sizes}

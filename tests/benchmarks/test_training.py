@@ -1,0 +1,119 @@
+"""The benchmark of kernels for training: its shapes, its table, and the measurements that it keeps."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import training
+from benchmarks.operator_cases import OF_TRAINING
+from benchmarks.operators import Row, in_json
+from benchmarks.training_cases import training_cases
+from evaluators.base.jsonl_store import JsonlStore
+from evaluators.base.usage_error import UsageError
+from evaluators.records.evaluation import Evaluation, Passes, Status
+from evaluators.records.timing import timing_of
+from evaluators.reference.reference_model import ReferenceModel
+
+
+def evaluation(kernel_ms: float, saved_bytes: int = 2**20) -> Evaluation:
+    samples, eager = [kernel_ms] * 11, [1.0] * 11
+    passes = Passes(
+        forward_ms=kernel_ms / 3, eager_forward_ms=0.4, saved_bytes=saved_bytes, eager_saved_bytes=2**22
+    )
+    return Evaluation(status=Status.CORRECT, timing=timing_of(samples, eager), passes=passes)
+
+
+def test_twenty_shapes_for_each_of_nine_families() -> None:
+    cases = training_cases("cuda")
+    assert {*Counter(each.operator.op for each in cases).values()} == {20}
+    assert len({each.operator.op for each in cases}) == 9
+    assert len({each.name for each in cases}) == len(cases)
+    halves = sum(each.dtype != "float32" for each in cases)
+    assert halves > 3 * (len(cases) - halves) > 0
+    named = {file.stem.partition("_")[2] for file in OF_TRAINING.glob("*.py")}
+    assert named == {each.operator.op for each in cases}
+
+
+@pytest.mark.parametrize("op", sorted({each.operator.op for each in training_cases("cpu")}))
+def test_each_family_is_a_problem_with_gradients(op: str) -> None:
+    case = next(each for each in training_cases("cpu") if each.operator.op == op)
+    problem = case.to_problem()
+    assert problem.backward and not problem.cases
+    reference = ReferenceModel(problem, seed=1)
+    gradients = reference.draw(1)[-1]
+    loss = op in ("cross_entropy", "linear_cross_entropy")
+    assert gradients[0].dim() == (0 if loss else len(case.shapes[0]))
+    if op == "rotary":
+        assert reference._gradients == ["x"], "the angles have none"
+
+
+def rows(cases: int = 3) -> list[Row]:
+    """Ahead of the fastest peer, without a kernel of ours, and behind."""
+    first, second, third = training_cases("cuda")[:cases]
+    crashed = Evaluation(status=Status.CRASHED, log="ModuleNotFoundError: nowhere")
+    return [
+        Row(first, {"mine": evaluation(0.5)}, {"liger": evaluation(0.8), "quack": crashed}),
+        Row(second, {}, {"compile": evaluation(1.01)}),
+        Row(third, {"mine": evaluation(0.9)}, {"liger": evaluation(0.6, 2**23)}),
+    ]
+
+
+def run(folder: Path, known: list[Row], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status of a call that merges these rows and measures nothing."""
+    store = JsonlStore(folder / "part1.jsonl")
+    for row in known:
+        store.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
+    monkeypatch.setattr(training, "training_cases", lambda device: [row.case for row in known])
+    monkeypatch.setattr(training, "choose_device", lambda wanted, clustered: ("cuda", ""))
+    monkeypatch.setattr("benchmarks.operators.visible_gpus", lambda: ["0"])
+    monkeypatch.setattr("benchmarks.operators.KernelProcess", lambda *_: pytest.fail("it measures"))
+    return training.main([f"out={folder / 'new' / 'all.jsonl'}", f"merge={store.path}", "limit_s=0"])
+
+
+def test_the_table_and_what_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path, rows(), monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "ahead or even (within 2%) at 2 of 3 shapes" in said
+    assert f"behind: {rows()[2].case.name}: 0.667x of liger" in said
+    assert "library 0.25 (2)" in said and "liger 1.12 (9)" in said
+    assert "0 not measured in time" in said
+    with (tmp_path / "new" / "all.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [each["kernel"] for each in table] == [
+        *("eager", "mine", "liger", "quack"),
+        *("eager", "compile"),
+        *("eager", "mine", "liger"),
+    ]
+    assert [each["kernel"] for each in table if each["used"] == "True"] == ["mine", "eager", "mine"]
+    assert (table[1]["ms"], table[1]["saved_mib"]) == ("0.5", "1.0")
+    assert table[3]["remark"] == "ModuleNotFoundError: nowhere" and not table[3]["ms"]
+
+
+def test_a_wrong_kernel_of_ours_is_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = rows()
+    wrong = Evaluation(status=Status.INCORRECT, log="the gradient of x: ...")
+    assert run(tmp_path, [replace(first, ours={"mine": wrong}), *others], monkeypatch) == 1
+
+
+def test_parts_and_wrong_calls(tmp_path: Path) -> None:
+    families = ["a", "b", "c", "d", "e"]
+    assert [training.part_of(families, part) for part in ("1/2", "2/2", "1/1")] == [
+        ["a", "c", "e"],
+        ["b", "d"],
+        families,
+    ]
+    for words, says in (
+        (["part=3/2"], "part=3/2: give i/n"),
+        (["only=nothing"], "no shape's name contains it"),
+        (["famly=a"], "unknown key famly"),
+        ([f"merge={tmp_path / 'nowhere'}", f"out={tmp_path / 'o'}"], "there is no such file"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            training.main(["device=cpu", *words])
