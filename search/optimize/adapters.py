@@ -138,9 +138,11 @@ OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
 RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
 
 
-def is_for(entry: Entry, device: str) -> bool:
-    """Whether the entry's language runs on the device."""
-    return (device == "cpu") == (entry.kernel.language == "cpp")
+def is_for(entry: Entry, device: str, *, backward: bool = False) -> bool:
+    """Whether the entry's language runs on the device; with `backward`, whether it was measured with its
+    backward pass, too."""
+    trained = not backward or any(each.problem.backward for each in entry.measurements)
+    return trained and (device == "cpu") == (entry.kernel.language == "cpp")
 
 
 def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kernel | None:
@@ -209,13 +211,15 @@ def _views_alone() -> Mapping[str, Words]:
 
 def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) -> list[str] | None:
     """An RMS norm written out in the model as x · weight / sqrt(mean(x²) + eps)."""
-    calls = [(str(node.target).split(".")[1], node) for node in computing]
+    calls = [(str(node.target).split(".")[1].rstrip("_"), node) for node in computing]
     calls = [(name, node) for name, node in calls if name != "_to_copy"]  # casts to float32 and back
     if tuple(name for name, _ in calls) != RMSNORM:
         return None
     (_, squares), (_, mean), (_, sums), *_ = calls
     eps = sums.args[1]
     if squares.args[1] != 2 or list(mean.args[1:]) != [[-1], True] or not isinstance(eps, float):
+        return None
+    if fragment.constant:
         return None
     x, weight = fragment.names
     return [f"return {function}({x}, {weight}, {eps!r})"]

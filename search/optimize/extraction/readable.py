@@ -179,7 +179,7 @@ FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS)
 RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 """Operators to write as reshape, which also works with other strides, as under `torch.compile`."""
 EXPAND = "aten.expand.default"
-SAME = ("aten.alias.default", "aten.detach.default")
+SAME = ("aten.alias.default",)
 """Operators that return their input unchanged."""
 FUNCTIONS = (
     "relu",
@@ -216,6 +216,7 @@ WORDS: Mapping[str, Words] = {
     **{name: _function(f"functional.{function}") for name, function in NORMS.items()},
     GROUP_NORM: _group_norm,
     **{name: _attention(*places) for name, places in ATTENTIONS.items()},
+    "aten.detach.default": _method("detach"),
     "aten.t.default": _method("t"),
     "aten.transpose.int": _method("transpose"),
     "aten.permute.default": _method("permute"),
