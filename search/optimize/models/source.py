@@ -45,6 +45,8 @@ CALLS = "get_calls"
 """Module global of a model's file: a function that returns the ways of calling the model."""
 ONES = "ones"
 WEIGHT = "weight"
+COMPILED = "_orig_mod."
+"""What `torch.compile` puts before the names of a module's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ class LoadedModel:
         return found
 
     def _leaves(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self.module.named_parameters()
+        yield from ((name.removeprefix(COMPILED), each) for name, each in self.module.named_parameters())
         yield from ((f"input {number}", each) for number, each in enumerate(self.inputs()))
 
     def inputs(self) -> list[torch.Tensor]:

@@ -42,13 +42,14 @@ def optimizer_of(module: torch.nn.Module, plan: TrainingPlan) -> torch.optim.Opt
 
 class OriginalCurve:
     """The losses of the original, which the module is now, and how far rounding moves them. `rounding`: the
-    original's relative error of each result, by its name; `epsilon`: of the dtype of the loss."""
+    original's relative error of each result, by its name."""
 
     def __init__(
-        self, models: Sequence[LoadedModel], plan: TrainingPlan, rounding: Mapping[str, float], epsilon: float
+        self, models: Sequence[LoadedModel], plan: TrainingPlan, rounding: Mapping[str, float]
     ) -> None:
-        self._models, self._plan = models, plan
-        self._rounding, self._epsilon = rounding, epsilon
+        self._models, self._plan, self._rounding = models, plan, rounding
+        self._epsilon = 0.0
+        """That of the loss's dtype."""
         self._losses = self._train()
         self._spread = [0.0] * plan.steps
         for number in range(NOISY_RUNS):
@@ -74,6 +75,8 @@ class OriginalCurve:
 
     def _train(self, on_gradients: Callable[[], None] = lambda: None) -> list[float]:
         """The loss of each step; the weights and buffers are restored afterwards."""
+        import torch
+
         module = self._models[0].module
         losses = []
         with repeatable(module), _same_weights(module):
@@ -82,6 +85,7 @@ class OriginalCurve:
             for step in range(self._plan.steps):
                 model = self._models[step % len(self._models)]
                 [loss] = replace(model, optimizer=optimizer).run()
+                self._epsilon = torch.finfo(loss.dtype).eps
                 losses.append(float(loss))
             optimizer.zero_grad()
         return losses

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from search.optimize.models.source import LoadedModel
 from search.optimize.models.training import repeatable
-from search.optimize.verification.errors import allowed_error, error_of
+from search.optimize.verification.errors import ALLOWED, LEAST_ERROR, allowed_error, error_of
 from search.optimize.verification.record import ModelCheck
 
 if TYPE_CHECKING:
     import torch
 
+LEAST_OF_HALF = 2.0
+"""As LEAST_ERROR, for gradients in types of 16 bits."""
 Results = Mapping[str, "torch.Tensor"]
 
 
@@ -31,7 +33,6 @@ class Yardstick:
         self.exact: Results = {} if _draws(model) else _in_float64(model)
         if self.exact and not math.isfinite(error_of([*self.eager.values()], [*self.exact.values()])):
             self.exact = {}
-        self.epsilon = max(map(self._epsilon_of, self.eager), default=0.0)
         self.rounding: dict[str, float] = {}
         if model.backward:
             against, found = (
@@ -54,7 +55,7 @@ class Yardstick:
             ModelCheck(
                 error=errors.get(name, math.inf),
                 eager_error=self.rounding.get(name, 0.0),
-                allowed=allowed_error(self.rounding.get(name), self._epsilon_of(name)),
+                allowed=max(ALLOWED * self.rounding.get(name, 0.0), self._least_error(name)),
                 where=name,
                 **shared,
             )
@@ -62,14 +63,16 @@ class Yardstick:
         ]
         return max(checks, key=lambda each: each.error / each.allowed)
 
-    def _epsilon_of(self, name: str) -> float:
-        """That of the dtype in which a result is computed."""
+    def _least_error(self, name: str) -> float:
+        """An error of a result that is always allowed in training: a few roundings of the dtype in which it
+        is computed, of which types of 16 bits need fewer to be as far off."""
         import torch
 
         own = _epsilon({name: self.eager[name]}) if name in self.eager else 0.0
-        return max(
-            own, torch.finfo(getattr(torch, self._model.autocast)).eps if self._model.autocast else 0.0
-        )
+        wide = torch.finfo(torch.float32).eps
+        cast = torch.finfo(getattr(torch, self._model.autocast)).eps if self._model.autocast else 0.0
+        least = max((LEAST_ERROR if each <= wide else LEAST_OF_HALF) * each for each in (own, cast))
+        return max(least, torch.finfo(torch.float64).eps)  # above 0 for integers, too
 
 
 def errors_by_name(found: Results, wanted: Results) -> dict[str, float]:
