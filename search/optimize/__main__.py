@@ -2,15 +2,15 @@
 
     ideatree optimize model=my_model.py budget.evaluations=400
     ideatree optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
-    ideatree optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    ideatree optimize model=transformers/Qwen3ForCausalLM model.labels=true backward=true
     ideatree optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
     ideatree optimize model=my_model.py 'model.calls=[{},{scale:2.0}]'
     ideatree optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. `model.shapes` gives it several sets of inputs, `model.calls` several ways of calling it. The
-command has four stages:
+random weights. `model.shapes` gives it several sets of inputs, `model.calls` several ways of calling it. With
+`backward=true` a step of training becomes faster. The command has four stages:
 
 - `profile` finds where the model's time goes.
 - `extract` turns the parts that could gain most into problems.

@@ -136,7 +136,8 @@ OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
 }
 """By the library's family and the operator: how to write its call with the kernel's function."""
 CROSS_ENTROPY = ("_log_softmax", "nll_loss_forward")
-COPIES = ("_to_copy", "clone")
+COPIES = ("_to_copy", "clone", "constant_pad_nd")
+"""Operators that stay as they are: casts, copies, and the shift of a language model's labels."""
 RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
 
 

@@ -272,5 +272,7 @@ def install_kernels(
         shutil.rmtree(run.folder / PACKAGE)
         run.say("optimized/ is not written: nothing makes the model faster")
         return None
-    write_atomically(run.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found))
+    write_atomically(
+        run.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found, task.autocast)
+    )
     return found

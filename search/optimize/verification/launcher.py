@@ -129,6 +129,11 @@ class VerificationTask:
     training: TrainingPlan | None = None
     source: ModelSource | None = None
 
+    @property
+    def autocast(self) -> str:
+        """The dtype of `torch.autocast` in the model's calls; "" for none."""
+        return self.training.autocast if self.training is not None else ""
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> VerificationTask:
         """Reads what `asdict` makes of a task; loads no model."""
@@ -140,8 +145,7 @@ class VerificationTask:
         assert self.source is not None
         trains = self.training is not None
         models = self.source.load(device=self.device, dtype=self.dtype, backward=trains, seed=seed)
-        if self.training is not None:
-            models = [replace(each, autocast=self.training.autocast) for each in models]
+        models = [replace(each, autocast=self.autocast) for each in models]
         return models if self.shapes is None else at_shapes(models, self.shapes)
 
 
