@@ -177,6 +177,10 @@ def main(config: DictConfig) -> int:
         profile = _profile(config, models, console)
         _show(config, profile, folder, console)
     else:
+        if profile.backward != bool(config.backward) or (profile.backward and not profile.both_passes):
+            raise UsageError(
+                f"{shown(folder)} has no profile for backward={config.backward}; start a new run"
+            )
         models = resumed_at(models, profile.weights)
         if profile.weights != {each.shape: each.weight for each in models}:
             raise UsageError(f"model.shapes differs from that of {shown(folder)}; start a new run")

@@ -158,7 +158,7 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     words = {name: make(NAME) for name, make in OPERATORS.get(entry.op, {}).items()}
     if len(computing) == 1 and str(computing[0].target) in words:
         body = fragment.code({**_views_alone(), **words})
-    elif entry.op == "rmsnorm" and len(fragment.inputs) == 2:
+    elif entry.op == "rmsnorm" and len(fragment.inputs) == 2 and not fragment.constant:
         body = _rmsnorm(fragment, computing, NAME)
     elif entry.op == "cross_entropy" and _names(computing) == CROSS_ENTROPY:
         body = fragment.code({**_views_alone(), **_cross_entropy(NAME)})
@@ -246,8 +246,6 @@ def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) ->
     squares, mean, sums, *_ = (node for node in computing if _name(node) not in COPIES)
     eps = sums.args[1]
     if squares.args[1] != 2 or list(mean.args[1:]) != [[-1], True] or not isinstance(eps, float):
-        return None
-    if fragment.constant:
         return None
     x, weight = fragment.names
     return [f"return {function}({x}, {weight}, {eps!r})"]

@@ -45,7 +45,7 @@ def rehearse(traced_models: Sequence[TracedModel]) -> None:
                 found = _results(each)
                 if fallbacks := type(model.module).plan.fallbacks:  # type: ignore[attr-defined]
                     raise _refused(each, f"its forward as code does not run: {next(iter(fallbacks))}")
-                if why := _difference(found, own):
+                if why := _difference(found, own, each.autocast):
                     raise _refused(each, f"its forward as code has different results: {why}")
         finally:
             package.unload(model.module)
@@ -73,9 +73,12 @@ def _results(model: LoadedModel) -> tuple[Any, Mapping[str, torch.Tensor]]:
 
 
 def _difference(
-    found: tuple[Any, Mapping[str, torch.Tensor]], wanted: tuple[Any, Mapping[str, torch.Tensor]]
+    found: tuple[Any, Mapping[str, torch.Tensor]],
+    wanted: tuple[Any, Mapping[str, torch.Tensor]],
+    autocast: str,
 ) -> str:
-    """What differs between two results; "" for at most half of the digits of their type."""
+    """What differs between two results; "" for at most half of the digits of their type, or a few roundings
+    of the dtype of `autocast`."""
     from search.optimize.models.templates import differences
 
     if why := next(differences(wanted[0], found[0], "the result"), ""):
@@ -86,17 +89,19 @@ def _difference(
             return f"{name} is missing"
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{list(ours.shape)} {ours.dtype} instead of {list(theirs.shape)} {theirs.dtype}"
-        if not _is_close(ours, theirs):
+        if not _is_close(ours, theirs, autocast):
             return "other numbers" + (f" in {name}" if len(wanted[1]) > 1 else "")
     return next((f"{name} is new" for name in found[1] if name not in wanted[1]), "")
 
 
-def _is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+def _is_close(ours: torch.Tensor, theirs: torch.Tensor, autocast: str) -> bool:
     import torch
 
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return torch.equal(ours, theirs)
     rough = torch.finfo(theirs.dtype).eps ** 0.5
+    if autocast:
+        rough = max(rough, 2 * torch.finfo(getattr(torch, autocast)).eps)
     ours, theirs = (
         each.to(torch.complex128 if each.is_complex() else torch.float64) for each in (ours, theirs)
     )
