@@ -240,7 +240,7 @@ def install_kernels(
         json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
     )
     config = run.config
-    if not places and config.device == "cpu":
+    if not places and (config.device == "cpu" or config.backward):  # a CUDA graph may be faster without one
         run.say("optimized/ is not written: no kernel was found")
         return None
     task = verification_task(run, profile, traced_models, kernels=len(places))
