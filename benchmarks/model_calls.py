@@ -94,7 +94,6 @@ def profiled(model: LoadedModel, names: set[str]) -> Counter[Counted]:
     from torch.profiler import ProfilerActivity, profile
 
     model.run()
-    model.forget_gradients()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as trace:
         model.run()
     return Counter(_outermost(trace.profiler.kineto_results.events(), names))

@@ -380,7 +380,7 @@ def choose_device(wanted: str, *, clustered: bool) -> tuple[str, str]:
 def positive(config: DictConfig, *keys: str, least: int = 1) -> None:
     """Raises UsageError unless every key's value is a whole number of at least `least`."""
     for key in keys:
-        value = config[key]
+        value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"{key} is {value}; it must be a whole number of at least {least}")
 

@@ -2,15 +2,15 @@
 
     ideatree optimize model=my_model.py budget.evaluations=400
     ideatree optimize model=transformers/GPT2LMHeadModel dtype=bfloat16 proposer=llm budget.dollars=20
-    ideatree optimize model=torchvision/resnet50 model.batch=32 backward=true stop_after=profile
+    ideatree optimize model=transformers/Qwen3ForCausalLM model.labels=true backward=true
     ideatree optimize model=my_model.py 'model.shapes=[{sizes:{rows:8},weight:3},{sizes:{rows:64}}]'
     ideatree optimize model=my_model.py 'model.calls=[{},{scale:2.0}]'
     ideatree optimize resume=outputs/optimize/2026-01-31_12-00-00
 
 The model is a file or an importable module that defines `Model`, `get_inputs` and `get_init_inputs`, a
 problem by its name (`level1/softmax`), or an architecture of transformers, torchvision or diffusers with
-random weights. `model.shapes` gives it several sets of inputs, `model.calls` several ways of calling it. The
-command has four stages:
+random weights. `model.shapes` gives it several sets of inputs, `model.calls` several ways of calling it. With
+`backward=true` a step of training becomes faster. The command has four stages:
 
 - `profile` finds where the model's time goes.
 - `extract` turns the parts that could gain most into problems.
@@ -29,7 +29,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ from search.app.resuming import restore_overrides
 from search.app.run_folders import NEW_FOLDER, page_at_the_end
 from search.campaign.__main__ import OWN as CAMPAIGN
 from search.campaign.config import SearchesConfig, check_searches
+from search.campaign.running import LIMITS
 from search.optimize.extraction.calls import merge_calls
 from search.optimize.extraction.traced_model import trace_model
 from search.optimize.installation.rehearsal import rehearse
@@ -69,7 +70,7 @@ from search.optimize.profiling.profile import calls_of, profile_of
 from search.optimize.profiling.record import Profile
 from search.optimize.profiling.table import head, legend, show_ranking
 from search.optimize.stages import OptimizeRun, budget_lines, extract_problems, find_kernels, install_kernels
-from search.optimize.verification.launcher import COMPILE_WAYS
+from search.optimize.verification.launcher import COMPILE_WAYS, OPTIMIZERS
 
 STAGES = ("profile", "extract", "search", "install")
 OWN = (
@@ -77,6 +78,7 @@ OWN = (
     "model",
     "dtype",
     "backward",
+    "training",
     "warmup",
     "iterations",
     "top",
@@ -90,6 +92,19 @@ OWN = (
     "report",
 )
 """The keys that are not passed on to the searches."""
+PLAYBOOK = "search.proposers.playbook.playbook.Playbook"
+
+
+@dataclass
+class TrainingConfig:
+    """How a model is trained, with backward=true."""
+
+    steps: int = option(50, "steps for which the losses with and without kernels are compared")
+    optimizer: str = option(OPTIMIZERS[0], f"optimizer: {' | '.join(OPTIMIZERS)}")
+    learning_rate: float = option(3e-4, "learning rate of the optimizer")
+    autocast: str | None = option(
+        None, "dtype of torch.autocast in the model's calls: bfloat16; null: no autocast"
+    )
 
 
 @dataclass
@@ -99,7 +114,10 @@ class OptimizeConfig(SearchesConfig):
     model: ModelConfig = section(ModelConfig)
     dtype: str | None = option(None, "dtype of floating weights and inputs; null: the model's default")
     device: str = option("auto", DEVICE_HELP)
-    backward: bool = option(False, "profile forward and backward, in training mode")
+    backward: bool = option(
+        False, "optimize a step of training: kernels with a backward pass, in training mode"
+    )
+    training: TrainingConfig = section(TrainingConfig)
     warmup: int = option(3, "untimed calls of the model before the profile")
     iterations: int = option(
         10, "calls of the model that the profile traces; three times that number are timed before, untraced"
@@ -137,8 +155,10 @@ def main(config: DictConfig) -> int:
     positive(config, "turns", least=6)
     positive(config, "warmup", least=0)
     check_dtype(config.dtype)
+    _check_training(config)
     settle_device(config)
     config.problem.libraries = config.problem.libraries or "any"  # only the model's time counts here
+    config.problem.backward = bool(config.backward) or config.problem.backward
     if not any(each.startswith("evaluator.compile_mode=") for each in given_overrides()):
         config.evaluator.compile_mode = ""  # kernels are compared with torch.compile in the model, not alone
     folder = output_folder()
@@ -150,22 +170,42 @@ def main(config: DictConfig) -> int:
     models = source.load(
         device=config.device, dtype=config.dtype, backward=bool(config.backward), seed=int(config.seed)
     )
+    models = [replace(each, autocast=config.training.autocast or "") for each in models]
     if not config.backward:
         models = merge_calls(models, lambda line: say(console, line))
     if profile is None:
         profile = _profile(config, models, console)
         _show(config, profile, folder, console)
     else:
+        if profile.backward != bool(config.backward) or (profile.backward and not profile.both_passes):
+            raise UsageError(
+                f"{shown(folder)} has no profile for backward={config.backward}; start a new run"
+            )
         models = resumed_at(models, profile.weights)
         if profile.weights != {each.shape: each.weight for each in models}:
             raise UsageError(f"model.shapes differs from that of {shown(folder)}; start a new run")
     if config.stop_after == "profile":
         return 0
-    if config.backward:
-        say(console, "backward=true: stops after the profile, because kernels support the forward only")
-        return 0
     run = OptimizeRun(folder=folder, config=config, shared=without(given_overrides(), *OWN), console=console)
     return asyncio.run(_optimize(run, profile, models))
+
+
+def _check_training(config: DictConfig) -> None:
+    """Raises UsageError for invalid keys of a training."""
+    one_of(config, "training.optimizer", OPTIMIZERS)
+    positive(config, "training.steps")
+    if not config.training.learning_rate > 0:
+        raise UsageError(f"training.learning_rate is {config.training.learning_rate}; it must be above 0")
+    if config.training.autocast not in (None, "bfloat16"):
+        raise UsageError(f"training.autocast is {config.training.autocast}; it must be bfloat16 or null")
+    if config.training.autocast and not config.backward:
+        raise UsageError("training.autocast needs backward=true")
+    searched = any(config.budget[unit] is not None for unit in LIMITS)
+    if config.backward and searched and config.proposer.get("_target_") == PLAYBOOK:
+        raise UsageError(
+            "backward=true: the playbook writes no backward passes; set proposer=llm or mailbox, or leave "
+            "out budget.* to try the library's kernels alone"
+        )
 
 
 async def _optimize(run: OptimizeRun, profile: Profile, models: Sequence[LoadedModel]) -> int:

@@ -17,7 +17,7 @@ from evaluators.reference.loading import load_module, make_inputs
 from kernel_library.catalogue.entry import Entry
 from kernel_library.overrides.shapes import all_fit
 from search.optimize.extraction.fragments import Fragment
-from search.optimize.extraction.readable import ATTENTIONS, WORDS, Words, attention_call
+from search.optimize.extraction.readable import ATTENTIONS, NLL_LOSS, WORDS, Words, attention_call
 
 if TYPE_CHECKING:
     from torch import fx
@@ -135,12 +135,17 @@ OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
 }
 """By the library's family and the operator: how to write its call with the kernel's function."""
+CROSS_ENTROPY = ("_log_softmax", "nll_loss_forward")
+COPIES = ("_to_copy", "clone", "constant_pad_nd")
+"""Operators that stay as they are: casts, copies, and the shift of a language model's labels."""
 RMSNORM = ("pow", "mean", "add", "rsqrt", "mul", "mul")
 
 
-def is_for(entry: Entry, device: str) -> bool:
-    """Whether the entry's language runs on the device."""
-    return (device == "cpu") == (entry.kernel.language == "cpp")
+def is_for(entry: Entry, device: str, *, backward: bool = False) -> bool:
+    """Whether the entry's language runs on the device; with `backward`, whether it was measured with its
+    backward pass, too."""
+    trained = not backward or any(each.problem.backward for each in entry.measurements)
+    return trained and (device == "cpu") == (entry.kernel.language == "cpp")
 
 
 def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kernel | None:
@@ -153,8 +158,10 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     words = {name: make(NAME) for name, make in OPERATORS.get(entry.op, {}).items()}
     if len(computing) == 1 and str(computing[0].target) in words:
         body = fragment.code({**_views_alone(), **words})
-    elif entry.op == "rmsnorm" and len(fragment.inputs) == 2:
+    elif entry.op == "rmsnorm" and len(fragment.inputs) == 2 and not fragment.constant:
         body = _rmsnorm(fragment, computing, NAME)
+    elif entry.op == "cross_entropy" and _names(computing) == CROSS_ENTROPY:
+        body = fragment.code({**_views_alone(), **_cross_entropy(NAME)})
     if body is None or NAME not in "".join(body):
         return None
     text = textwrap.indent("\n".join(body), " " * 8)
@@ -207,13 +214,36 @@ def _views_alone() -> Mapping[str, Words]:
     return {name: words for name, words in WORDS.items() if name.split(".")[1] in names}
 
 
+def _cross_entropy(function: str) -> Mapping[str, Words]:
+    """A mean or a sum of the function's losses, one per row, in place of a log-softmax and what picks from
+    it."""
+
+    def log_softmax(x: str, dim: str, half_to_float: str) -> str | None:
+        return x if dim in ("1", "-1") and half_to_float == "False" else None
+
+    def nll_loss(x: str, target: str, weight: str, reduction: str, ignored: str) -> str | None:
+        losses = f"{function}({x}, {target}, {ignored})"
+        found = {"0": losses, "1": f"{losses}.sum() / ({target} != {ignored}).sum()", "2": f"{losses}.sum()"}
+        return found[reduction] if weight == "None" else None
+
+    return {"aten._log_softmax.default": log_softmax, NLL_LOSS: nll_loss}
+
+
+def _name(node: fx.Node) -> str:
+    """The operator's name, the same in place and not."""
+    return str(node.target).split(".")[1].rstrip("_")
+
+
+def _names(computing: Sequence[fx.Node]) -> tuple[str, ...]:
+    """The operators' names, without casts and copies."""
+    return tuple(name for name in map(_name, computing) if name not in COPIES)
+
+
 def _rmsnorm(fragment: Fragment, computing: Sequence[fx.Node], function: str) -> list[str] | None:
     """An RMS norm written out in the model as x · weight / sqrt(mean(x²) + eps)."""
-    calls = [(str(node.target).split(".")[1], node) for node in computing]
-    calls = [(name, node) for name, node in calls if name != "_to_copy"]  # casts to float32 and back
-    if tuple(name for name, _ in calls) != RMSNORM:
+    if _names(computing) != RMSNORM:
         return None
-    (_, squares), (_, mean), (_, sums), *_ = calls
+    squares, mean, sums, *_ = (node for node in computing if _name(node) not in COPIES)
     eps = sums.args[1]
     if squares.args[1] != 2 or list(mean.args[1:]) != [[-1], True] or not isinstance(eps, float):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from search.optimize.extraction.record import EXTRACTION, Extraction
 from search.optimize.profiling.record import Profile, site_patterns
 from search.optimize.verification.launcher import way_title
 from search.optimize.verification.record import EAGER, FILE, Verification
-from search.optimize.verification.summary import growth_lines, summary_lines
+from search.optimize.verification.summary import growth_lines, memory_lines, summary_lines
 
 KERNELS = "kernels.json"
 """The file with the kernels that were found, by problem."""
@@ -20,7 +21,8 @@ KERNELS = "kernels.json"
 def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
     """The outcome as plain JSON types, or None where no model with kernels has been verified yet: the `ways`
     of running the model with times and speedups over eager, overall and per input shape (`shapes`), the
-    comparison in words (`said`), and a row per problem. Raises OSError and ValueError for damaged files."""
+    comparison in words (`said`), a row per problem, and of a model that is trained the `memory` of a step in
+    words and the loss `curves`. Raises OSError and ValueError for damaged files."""
     if not (folder / FILE).exists():
         return None
     found = Verification.read(folder / FILE)
@@ -30,6 +32,8 @@ def outcome_of(folder: Path, profile: Profile) -> dict[str, Any] | None:
         "passes": found.passes,
         "said": summary_lines(found),
         "growth": growth_lines(found),
+        "memory": [*memory_lines(found)],
+        "curves": found.curves and {**asdict(found.curves), "differences": found.curves.differences},
         "ways": [_way(found, way) for way in found.ways],
         "shapes": [
             {"name": name, "weight": weight, "ways": [_way(found, way, name) for way in found.ways]}

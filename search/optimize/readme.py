@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from search.optimize.extraction.record import ExtractedProblem, Extraction
+from search.optimize.installation.package import MODES
 from search.optimize.profiling.record import Profile, site_patterns
 from search.optimize.searching import AcceptedKernel
 from search.optimize.verification.record import Verification, interval_text
@@ -19,14 +20,14 @@ from optimized import load
 
 model = load(model)  # the same model, with its weights
 ```
+{use}
 
-This package needs torch, and Triton or a compiler for kernels that use one. The kernels run in eval mode,
-under `torch.no_grad()`, for arguments like those in `manifest.json`. For everything else the model's original
-forward runs; `type(model).plan.fallbacks` counts these calls by reason. `torch.compile(load(model))` runs
-only the kernels that were measured to be faster than the compiler's code. `load(model, without=["…"])`
-switches kernels off, `unload(model)` restores the original forward.
+This package needs torch, and Triton or a compiler for kernels that use one. The kernels run {mode}, for
+arguments like those in `manifest.json`. For everything else the model's original forward runs;
+`type(model).plan.fallbacks` counts these calls by reason. `torch.compile(load(model))` runs {compiled}.
+`load(model, without=["…"])` switches kernels off, `unload(model)` restores the original forward.
 
-## End-to-end speedup
+## End-to-end speedup{timed}
 
 {verified}
 
@@ -41,14 +42,37 @@ switches kernels off, `unload(model)` restores the original forward.
 {others}
 """
 
+USE = {
+    False: "",
+    True: """
+```python
+model.train()
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in batches:
+    optimizer.zero_grad()
+    loss = model(**batch)["loss"]  # or your own function of the model's outputs
+    loss.backward()
+    optimizer.step()
+```
+
+The weights are the model's own: gradients are in their `.grad`, and `state_dict()` is unchanged.
+{autocast}Second derivatives are not available.""",
+}
+COMPILED = {
+    False: "only the kernels that were measured to be faster than the compiler's code",
+    True: "the kernels only if that was measured to be faster than the compiler's code alone",
+}
+"""Texts by whether the kernels are for training."""
+
 
 def readme(
     profile: Profile,
     extraction: Extraction,
     kernels: Mapping[str, AcceptedKernel],
     verification: Verification,
+    autocast: str = "",
 ) -> str:
-    """The README's text."""
+    """The README's text. `autocast`: the dtype of `torch.autocast` in the model's calls, "" for none."""
     problems = {each.name: each for each in extraction.problems}
     rows = [_row(problems[name], each, profile) for name, each in kernels.items()]
     others = [
@@ -57,9 +81,16 @@ def readme(
         *(f"- {name}: {why}" for name, why in extraction.left_out.items()),
     ]
     lines = "\n".join([*report_lines(verification), *growth_lines(verification)])
+    trains = profile.backward
+    passes = "a step of training" if trains else "forward"
+    casts = f"Call it under `torch.autocast` with {autocast}. " if autocast else ""
     return README.format(
         model=profile.model,
-        head=f"{profile.dtype}, forward, on {profile.device_name}, torch {profile.torch}.{_shapes(profile)}",
+        head=f"{profile.dtype}, {passes}, on {profile.device_name}, torch {profile.torch}.{_shapes(profile)}",
+        use=USE[trains].format(autocast=casts),
+        mode=MODES[trains].replace("torch.no_grad()", "`torch.no_grad()`"),
+        compiled=COMPILED[trains],
+        timed=" of a step (forward, backward and the optimizer's step)" if trains else "",
         verified=f"```\n{lines}\n```",
         rows="\n".join(rows) or "| none | | | | | | |",
         others="\n".join(others) or "- nothing",

@@ -108,11 +108,14 @@ class LibraryAnswers:
     ) -> list[tuple[str, Kernel]]:
         """The kernels to try, with their entries' ids: drop-in ones, then those adapted to the problem."""
         seeds = library_seeds(self._library, problem, environment, MOST_ENTRIES)
-        found = {seed.id: seed.kernel for seed in seeds if seed.drop_in}
+        fitting = {
+            each.id for each in self._entries if is_for(each, problem.device, backward=problem.backward)
+        }
+        found = {seed.id: seed.kernel for seed in seeds if seed.drop_in and seed.id in fitting}
         architecture = architecture_of(problem.device, environment.get("architecture", ""))
         fragment, traced = self._fragment(extracted), self._traced_models[extracted.places[0].shape]
         for entry in self._entries:
-            fits = is_for(entry, problem.device) and entry.runs_on(architecture)
+            fits = entry.id in fitting and entry.runs_on(architecture)
             fits = fits and problem.dtype in (entry.dtypes or (problem.dtype,))
             kernel = adapted(entry, fragment, traced.views) if fits else None
             if kernel is not None and takes(entry, kernel, problem):

@@ -44,6 +44,7 @@ from search.optimize.searching import (
 )
 from search.optimize.verification.duration import expected_s, plan_line
 from search.optimize.verification.launcher import (
+    TrainingPlan,
     VerificationError,
     VerificationTask,
     verify_in_subprocess,
@@ -78,7 +79,7 @@ def extract_problems(run: OptimizeRun, profile: Profile, traced_models: Sequence
         return Extraction.read(file)
     config = run.config
     entries = build(config.library.kernels).entries() if config.library.use else []
-    entries = [each for each in entries if is_for(each, str(config.device))]
+    entries = [each for each in entries if is_for(each, str(config.device), backward=bool(config.backward))]
     views = set().union(*(each.views for each in traced_models))
     found = extract(
         profile,
@@ -146,6 +147,7 @@ def _problem(run: OptimizeRun, each: ExtractedProblem) -> Problem:
 def _campaign(run: OptimizeRun, profile: Profile, extraction: Extraction, devices: int) -> Campaign:
     config = run.config
     rules = [f"rounds={config.rounds}", f"problem.libraries={config.problem.libraries}"]
+    rules += ["problem.backward=true"] if config.backward else []
     shared = [*given_config_folders(), *rules, *run.shared]
     planned = [
         PlannedSearch(
@@ -184,12 +186,19 @@ def verification_task(
         seed=int(config.seed),
         seeds=int(config.compared),
         turns=int(config.turns),
-        ways=ways_of(str(config.compile), str(config.device)),
+        ways=ways_of(str(config.compile), str(config.device), backward=bool(config.backward)),
         shapes=profile.weights,
+        training=training_plan(config) if config.backward else None,
     )
     calls = max(len(each.run.calls) for each in traced_models)
     took_s = expected_s(task, kernels=kernels, forward_ms=profile.wall_ms, calls=calls)
     return replace(task, expected_s=took_s)
+
+
+def training_plan(config: DictConfig) -> TrainingPlan:
+    """How the model is trained to compare its losses, with `backward=true`."""
+    given = {str(key): value for key, value in config.training.items()}
+    return TrainingPlan(**{**given, "autocast": given["autocast"] or ""})
 
 
 def budget_lines(
@@ -231,7 +240,7 @@ def install_kernels(
         json.dumps({name: each.to_json() for name, each in kernels.items()}, indent=1),
     )
     config = run.config
-    if not places and config.device == "cpu":
+    if not places and (config.device == "cpu" or config.backward):  # a CUDA graph may be faster without one
         run.say("optimized/ is not written: no kernel was found")
         return None
     task = verification_task(run, profile, traced_models, kernels=len(places))
@@ -263,5 +272,7 @@ def install_kernels(
         shutil.rmtree(run.folder / PACKAGE)
         run.say("optimized/ is not written: nothing makes the model faster")
         return None
-    write_atomically(run.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found))
+    write_atomically(
+        run.folder / PACKAGE / "README.md", readme(profile, extraction, kept, found, task.autocast)
+    )
     return found

@@ -86,25 +86,31 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _attention_by_formula() -> AbstractContextManager[None]:
-    """A context in which the backends' attention operators use PyTorch's formula. Their extra results, which
-    only gradients need, are empty."""
+    """A context in which the backends' attention operators use PyTorch's formula, forward and backward. Their
+    extra results, which only their own backward needs, are empty."""
     from torch.nn.functional import scaled_dot_product_attention
 
     class ByFormula(dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             schema, kwargs = function._schema, kwargs or {}
             name = schema.name.removeprefix("aten::")
-            if not name.startswith(ATTENTION) or "attention_math" in name or "backward" in name:
+            if not name.startswith(ATTENTION) or "attention_math" in name:
                 return function(*args, **kwargs)
             names = [each.name for each in schema.arguments]
             given = dict(zip(names, args, strict=False)) | kwargs
+            mask, causal = given.get("attn_bias", given.get("attn_mask")), given.get("is_causal", False)
             query, key, value = (given[each] for each in ("query", "key", "value"))
+            if name.endswith("backward"):
+                scale = given.get("scale")
+                scale = query.shape[-1] ** -0.5 if scale is None else scale
+                found = _attention_gradients(args[0], query, key, value, mask, causal=causal, scale=scale)
+                return (*found, *[None] * len(schema.returns))[: len(schema.returns)]
             output = scaled_dot_product_attention(
                 query,
                 key,
                 value,
-                attn_mask=given.get("attn_bias", given.get("attn_mask")),
-                is_causal=given.get("is_causal", False),
+                attn_mask=mask,
+                is_causal=causal,
                 scale=given.get("scale"),
                 enable_gqa=query.shape[-3] != key.shape[-3],
             )
@@ -113,6 +119,38 @@ def _attention_by_formula() -> AbstractContextManager[None]:
 
     mode: AbstractContextManager[None] = ByFormula()
     return mode
+
+
+def _attention_gradients(
+    upstream: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    causal: bool,
+    scale: float,
+) -> Iterator[torch.Tensor]:
+    """The gradients of query, key and value, and of a mask of numbers. They are written out, because a call
+    in a backward pass cannot use autograd."""
+    import torch
+
+    groups = query.shape[-3] // key.shape[-3]
+    keys, values = (each.repeat_interleave(groups, -3) for each in (key, value))
+    scores = query @ keys.mT * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    shares = scores.softmax(-1).nan_to_num(0.0)
+    given = shares * (upstream @ values.mT)
+    inner = given - shares * given.sum(-1, keepdim=True)
+    yield inner @ keys * scale
+    for each in (inner.mT @ query * scale, shares.mT @ upstream):
+        yield each.reshape(*key.shape[:-2], groups, *key.shape[-2:]).sum(-3)
+    if mask is not None and mask.dtype is not torch.bool:
+        yield inner.sum_to_size(mask.shape)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+IGNORED = -100
+"""The label that PyTorch's losses ignore."""
 CONSTANT_STD = 0.1
 """Standard deviation for a constant tensor, such as an initial bias, because training would change it."""
 SHARES = ("zeros", "masked")
@@ -32,7 +34,8 @@ STRIDED = '''def strided(tensor, strides):
 @dataclass(frozen=True, kw_only=True)
 class TensorDistribution:
     """A tensor's dtype, strides (empty: contiguous) and distribution: mean, standard deviation and range of
-    its finite elements, and the shares of zeros and of minus infinity."""
+    its finite elements, and the shares of zeros and of minus infinity. Of integers, `masked` is the share of
+    labels that a loss ignores."""
 
     dtype: str
     strides: tuple[int, ...] = ()
@@ -52,6 +55,8 @@ class TensorDistribution:
             text = f"({text})" if laid_out else text
         elif self.dtype.startswith(("int", "uint")):
             text = f"torch.randint({self.low:.0f}, {self.high + 1:.0f}, {shape}, dtype=torch.{self.dtype})"
+            if self.masked:
+                text += f".masked_fill_(torch.rand({shape}) < {self.masked:.4g}, {IGNORED})"
         else:
             figures = {name: getattr(self, name) for name in ("mean", "std", "low", "high", *SHARES)}
             parts = [f"{name}={value:.4g}" for name, value in figures.items() if value or name not in SHARES]
@@ -87,9 +92,13 @@ def distribution_of(tensors: Sequence[torch.Tensor]) -> TensorDistribution:
         raise ValueError("a tensor there has no elements")
     if bool(together.isnan().any()):
         raise ValueError("the model has NaN there")
-    finite = together[together.isfinite()]
     masked = float((together == float("-inf")).double().mean())
-    if finite.numel() == 0 or (finite.numel() + masked * together.numel() < together.numel() - 0.5):
+    if dtype == "int64" and bool((together >= 0).any()):
+        labels = together[together != IGNORED]
+        masked, together = 1 - labels.numel() / together.numel(), labels
+    finite = together[together.isfinite()]
+    lost = 0.0 if dtype == "int64" else masked * together.numel()
+    if finite.numel() == 0 or (finite.numel() + lost < together.numel() - 0.5):
         raise ValueError("the model has infinities there")
     zeros = float((finite == 0).double().mean())
     apart = first.is_floating_point() and 0.01 < zeros < 1

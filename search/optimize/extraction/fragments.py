@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 
+BATCH_NORMS = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 MOST_INPUTS = 32
 """Maximum number of a kernel's input tensors."""
 
@@ -35,13 +36,15 @@ class NoFragmentError(Exception):
 class Fragment:
     """A part of a graph that one kernel can replace: `members` in the graph's order, the nodes whose tensors
     go in and come out, and the inputs' `names` in code. `sizes`: what to write for a reshape in place of its
-    own sizes, with -1 for the one that PyTorch infers."""
+    own sizes, with -1 for the one that PyTorch infers. `constant`: in training, names of floating-point
+    inputs whose gradients the model does not need."""
 
     members: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
     names: tuple[str, ...]
     sizes: Mapping[fx.Node, Sequence[int | None]] = field(default_factory=dict)
+    constant: tuple[str, ...] = ()
 
     @property
     def calls(self) -> list[fx.Node]:
@@ -108,9 +111,11 @@ def fragment_of(graph: CallGraph, run: RecordedRun, places: Sequence[int]) -> Fr
         raise NoFragmentError(f"it reads {len(inputs)} tensors")
     if not outputs:
         raise NoFragmentError("nothing reads what it computes")
+    _check_training(graph, ordered, outputs)
     _check_contractions({graph.calls[place]: run.calls[place] for place in places}, ordered)
     names = tuple(_names(inputs))
-    return Fragment(members=tuple(ordered), inputs=inputs, outputs=outputs, names=names)
+    constant = tuple(name for node, name in zip(inputs, names, strict=True) if node in graph.undifferentiated)
+    return Fragment(members=tuple(ordered), inputs=inputs, outputs=outputs, names=names, constant=constant)
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -162,6 +167,28 @@ def _check_order(graph: CallGraph, ordered: Sequence[fx.Node], outputs: Sequence
             raise NoFragmentError("another call reads a part of it before its last call")
 
 
+def _check_training(graph: CallGraph, ordered: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> None:
+    """A kernel for training computes gradients, and always the same. Raises NoFragmentError otherwise."""
+    if any(is_random(node) for node in ordered):
+        raise NoFragmentError("it draws random numbers")
+    if not graph.differentiated:
+        return
+    if any(_updates_statistics(node) for node in ordered):
+        raise NoFragmentError("it updates the running statistics of a batch norm")
+    if not graph.without_gradients.isdisjoint(ordered):
+        raise NoFragmentError("the model computes a part of it without gradients")
+    if graph.differentiated.isdisjoint(outputs):
+        raise NoFragmentError("the model needs no gradients there")
+
+
+def _updates_statistics(node: fx.Node) -> bool:
+    """Whether a call is a batch norm in training, whose schema does not say that it writes to arguments."""
+    if not str(node.target).partition(".")[2].startswith(BATCH_NORMS):
+        return False
+    given = _given(node)
+    return bool(given.get("training", given.get("train"))) and given.get("running_mean") is not None
+
+
 def _new_memory(ordered: Sequence[fx.Node]) -> set[fx.Node]:
     """The nodes whose memory was allocated in the fragment, unlike views of its inputs."""
     made: set[fx.Node] = set()
@@ -190,11 +217,17 @@ def _aliased(node: fx.Node) -> list[fx.Node]:
 
     if node.target is operator.getitem or str(node.target) in RESHAPES:  # not in `_unsafe_view`'s schema
         return node.all_input_nodes
+    given = _given(node)
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
-    given = {**dict(zip((each.name for each in arguments), node.args, strict=False)), **node.kwargs}
     lying = [given.get(each.name) for each in arguments if each.alias_info is not None]
     listed = [one for each in lying for one in (each if isinstance(each, list | tuple) else [each])]
     return [each for each in listed if isinstance(each, fx.Node)]
+
+
+def _given(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operator call by name."""
+    names = (each.name for each in node.target._schema.arguments)  # type: ignore[union-attr]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _changed(node: fx.Node) -> list[fx.Node]:
@@ -224,7 +257,11 @@ def is_random(node: fx.Node) -> bool:
     """Whether a call draws random numbers."""
     from torch import Tag
 
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    attends = any(each.name == "dropout_p" for each in arguments)
+    return not attends or bool(_given(node).get("dropout_p"))
 
 
 def _names(inputs: Sequence[fx.Node]) -> Iterator[str]:
@@ -246,6 +283,9 @@ def _code(fragment: Fragment, words: Mapping[str, Words]) -> Iterator[str]:
     outputs = fragment.outputs
     called: dict[fx.Node, str] = dict(zip(fragment.inputs, fragment.names, strict=True))
     first_only: set[fx.Node] = set()
+    if names := fragment.constant:
+        detached = ", ".join(f"{each}.detach()" for each in names)
+        yield f"{', '.join(names)} = {detached}  # the model needs no gradient here"
     for node in fragment.members:
         if node not in outputs and not node.users:
             continue

@@ -8,7 +8,7 @@ run (`CallGraph.reads`): with another result, the graph does not represent the m
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ INLINED = ("torch.nn.utils.weight_norm:WeightNorm", "torch.nn.utils.spectral_nor
 """Hooks that only compute a weight from other weights: a recorded forward computes it, too."""
 TAKES = "tensors, numbers, strings, None, and containers and objects of them whose classes can be imported"
 """What a recorded call may contain."""
+DETACH = "aten.detach.default"
 CONSTANT = "_constant_{}"
 """Attribute name of a tensor that is neither a weight nor made in the run."""
 
@@ -38,7 +39,9 @@ class CaptureError(Exception):
 class CallGraph:
     """A forward as a graph: the nodes of the recorded `calls` and of the tensor arguments (`inputs`), in
     order; `constants` by attribute name, which are neither weights nor made in the run; `reads`: results of
-    calls that return no tensor; the `output`'s template and its tensors' nodes, the `leaves`."""
+    calls that return no tensor; the `output`'s template and its tensors' nodes, the `leaves`. Of a model in
+    training: the nodes that need gradients (`differentiated`), the other nodes of floating-point tensors
+    (`undifferentiated`), and calls that were made `without_gradients` although an argument needs one."""
 
     graph: fx.Graph
     calls: Sequence[fx.Node]
@@ -47,6 +50,9 @@ class CallGraph:
     reads: Mapping[fx.Node, Any]
     output: Any
     leaves: Sequence[fx.Node]
+    differentiated: Set[fx.Node] = frozenset()
+    undifferentiated: Set[fx.Node] = frozenset()
+    without_gradients: Set[fx.Node] = frozenset()
 
     @property
     def operators(self) -> list[str]:
@@ -55,9 +61,8 @@ class CallGraph:
 
 
 def capture(model: LoadedModel) -> CallGraph:
-    """Runs the model's forward once, without gradients. Raises CaptureError, and what the model raises."""
-    import torch
-
+    """Runs the model's forward once, in training with gradients. Raises CaptureError, and what the model
+    raises."""
     from search.optimize.models.templates import differences, finder, maker, take_apart, without_form
 
     _check_hooks(model.module)
@@ -66,7 +71,7 @@ def capture(model: LoadedModel) -> CallGraph:
     if unknown := without_form(template, ""):
         raise CaptureError(f"the argument {unknown}; a recorded call may contain {TAKES}")
     builder = _Builder(model, tensors)
-    with without_fastpath(), torch.no_grad(), builder.recording():
+    with without_fastpath(), model.mode(), builder.recording():
         out = model.module(*args, **kwargs)
     after, kept = model.signature.call(args, kwargs)
     if changed := next(differences(template, after), ""):
@@ -81,9 +86,12 @@ def capture(model: LoadedModel) -> CallGraph:
         maker(output, finder(model.module))
     except (LookupError, ValueError) as error:
         raise CaptureError(f"its output cannot be made again: {error}") from error
-    found = [builder.node_of(each) for each in leaves]
+    found = [builder.used(each) for each in leaves]
+    if model.backward:
+        _check_functions(leaves)
     if builder.changes and builder.reads:
         raise CaptureError("it changes its inputs or weights, and reads a number from a tensor")
+    builder.drop_aliases()
     builder.graph.output(found)
     builder.graph.lint()
     return CallGraph(
@@ -94,7 +102,29 @@ def capture(model: LoadedModel) -> CallGraph:
         reads=builder.reads,
         output=output,
         leaves=found,
+        differentiated=builder.differentiated,
+        undifferentiated=builder.undifferentiated,
+        without_gradients=builder.without_gradients,
     )
+
+
+def _check_functions(outputs: Sequence[torch.Tensor]) -> None:
+    """Raises CaptureError for a function with its own backward, of which the recorded calls are the forward
+    alone."""
+    from torch.autograd.function import BackwardCFunction
+
+    left = [each.grad_fn for each in outputs if each.grad_fn is not None]
+    seen = {*left}
+    while left:
+        node = left.pop()
+        if isinstance(node, BackwardCFunction):
+            name = type(node).__name__.removesuffix("Backward")
+            raise CaptureError(
+                f"its forward calls {name}, a torch.autograd.Function, whose backward cannot be recorded"
+            )
+        below = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= below
+        left += below
 
 
 def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -155,9 +185,13 @@ class _Builder:
         from torch.utils.weak import WeakTensorKeyDictionary
 
         self.graph = fx.Graph()
+        self._trains = model.backward
         self.calls: list[fx.Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.reads: dict[fx.Node, Any] = {}
+        self.differentiated: set[fx.Node] = set()
+        self.undifferentiated: set[fx.Node] = set()
+        self.without_gradients: set[fx.Node] = set()
         self.changes = False
         """Whether a call writes to an input or weight, so that the forward cannot be restarted."""
         self._node: Any = WeakTensorKeyDictionary()
@@ -174,8 +208,11 @@ class _Builder:
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         """The node of a tensor. Raises CaptureError where its origin was not recorded."""
+        node: fx.Node
         if (found := self._node.get(tensor)) is not None:
-            node: fx.Node = found
+            node = found
+            while str(node.target) == DETACH and (tensor.requires_grad or not self._trains):
+                [node] = node.all_input_nodes  # an alias that autograd made, or that makes no difference
             return node
         if tensor in self._weights:
             node = self.graph.get_attr(self._weights[tensor])
@@ -194,6 +231,19 @@ class _Builder:
         self._node[tensor] = node
         return node
 
+    def used(self, tensor: torch.Tensor) -> fx.Node:
+        """The node of a tensor that is read; notes whether it needs a gradient. Raises CaptureError."""
+        node = self.node_of(tensor)
+        if self._trains and tensor.is_floating_point():
+            (self.differentiated if tensor.requires_grad else self.undifferentiated).add(node)
+        return node
+
+    def drop_aliases(self) -> None:
+        """Erases the aliases that autograd makes of results that it keeps; nothing reads them."""
+        for node in reversed(self.calls):
+            if str(node.target) == DETACH and not node.users:
+                self.graph.erase_node(node)
+
     def recording(self) -> Any:
         """A context in which every call becomes a node."""
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -211,6 +261,8 @@ class _Builder:
 
         if _shape_depends_on_numbers(func, args):
             raise CaptureError(f"the output shape of {func} depends on the values in a tensor")
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            raise CaptureError("its forward checkpoints activations; switch that off while it is recorded")
         self.changes |= any(place_of(each) in self._lasting for each in changed_by(func, args, kwargs))
         given = [self._as_argument(each) for each in args]
         named = {name: self._as_argument(each) for name, each in kwargs.items()}
@@ -219,6 +271,8 @@ class _Builder:
             given[1] = _sizes(str(func), args[0], out)
         node = self.graph.call_function(func, tuple(given), named)
         self.calls.append(node)
+        if any(each in self.differentiated for each in node.all_input_nodes) and not torch.is_grad_enabled():
+            self.without_gradients.add(node)
         if isinstance(out, torch.Tensor):
             self._made(out, node)
         elif isinstance(out, tuple | list):
@@ -238,7 +292,7 @@ class _Builder:
         import torch
 
         if isinstance(value, torch.Tensor):
-            return self.node_of(value)
+            return self.used(value)
         if isinstance(value, list | tuple):
             return [self._as_argument(each) for each in value]
         if isinstance(value, torch.Generator):

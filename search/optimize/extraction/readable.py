@@ -75,6 +75,16 @@ def _group_norm(x: str, weight: str, bias: str, *sizes: str) -> str:
     return f"functional.group_norm({x}, {groups}, {weight}, {bias}, {eps})"
 
 
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def _nll_loss(x: str, target: str, weight: str, reduction: str, ignored: str) -> str:
+    further = f", weight={weight}" if weight != "None" else ""
+    further += f", reduction={REDUCTIONS[int(reduction)]!r}" if reduction != "1" else ""
+    further += f", ignore_index={ignored}" if ignored != "-100" else ""
+    return f"functional.nll_loss({x}, {target}{further})"
+
+
 def _softmax(name: str) -> Words:
     def words(x: str, dim: str, half_to_float: str) -> str | None:
         return f"{name}({x}, {dim})" if half_to_float == "False" else None
@@ -174,12 +184,13 @@ ATTENTIONS = {
 }
 """Positions of mask, dropout and causality among the arguments of attention operators."""
 GROUP_NORM = "aten.native_group_norm.default"
-FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS)
+NLL_LOSS = "aten.nll_loss_forward.default"
+FIRST = (*NORMS, GROUP_NORM, *ATTENTIONS, NLL_LOSS)
 """Operators with several results whose usual spelling returns only the first."""
 RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 """Operators to write as reshape, which also works with other strides, as under `torch.compile`."""
 EXPAND = "aten.expand.default"
-SAME = ("aten.alias.default", "aten.detach.default")
+SAME = ("aten.alias.default",)
 """Operators that return their input unchanged."""
 FUNCTIONS = (
     "relu",
@@ -215,7 +226,9 @@ WORDS: Mapping[str, Words] = {
     **{f"aten.{name}.default": _function(f"torch.{name}") for name in FUNCTIONS},
     **{name: _function(f"functional.{function}") for name, function in NORMS.items()},
     GROUP_NORM: _group_norm,
+    NLL_LOSS: _nll_loss,
     **{name: _attention(*places) for name, places in ATTENTIONS.items()},
+    "aten.detach.default": _method("detach"),
     "aten.t.default": _method("t"),
     "aten.transpose.int": _method("transpose"),
     "aten.permute.default": _method("permute"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedModel:
-    """A model at one input shape, with a recorded run and the graph of the same calls."""
+    """A model at one input shape, with a recorded run of its forward and the graph of the same calls."""
 
     model: LoadedModel
     run: RecordedRun
@@ -45,7 +45,7 @@ class TracedModel:
 def trace_model(model: LoadedModel) -> TracedModel:
     """Records and captures a run of the model. Raises UsageError where that is not possible."""
     with model_errors(model.title):
-        run = record(model)
+        run = record(model).forward
         try:
             graph = capture(model)
         except CaptureError as error:

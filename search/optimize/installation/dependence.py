@@ -75,7 +75,7 @@ def dependence_of(model: LoadedModel) -> Dependence:
 
 def _run(model: LoadedModel) -> None:
     args, kwargs = model.fresh()
-    with without_fastpath(), torch.no_grad():
+    with without_fastpath(), model.mode():
         model.module(*args, **kwargs)
 
 

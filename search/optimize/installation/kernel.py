@@ -21,14 +21,15 @@ from torch.utils import _pytree as pytree
 
 @dataclass(eq=False)
 class InstalledKernel:
-    """A kernel (`run`; in compiled code the custom `operator`) and the operators that it replaces
-    (`reference`). `supports`: whether the kernel accepts some inputs; None: all. `on` and `in_compiled`
-    switch it off everywhere or in compiled code. `calls`: how often it ran outside compiled code."""
+    """A kernel (`run`) and the operators that it replaces (`reference`). In compiled code the kernel is the
+    custom `operator`; None for a kernel for training, whose code the compiler follows. `supports`: whether
+    the kernel accepts some inputs; None: all. `on` and `in_compiled` switch it off everywhere or in compiled
+    code. `calls`: how often it ran outside compiled code."""
 
     name: str
     run: Callable[..., Any]
     reference: Callable[..., Any]
-    operator: Callable[..., Any]
+    operator: Callable[..., Any] | None
     supports: Callable[..., Any] | None = None
     on: bool = True
     in_compiled: bool = True
@@ -40,7 +41,7 @@ class InstalledKernel:
         if not self.on or (self.supports is not None and not self.supports(*inputs)):
             return self.reference(*inputs)
         if torch.compiler.is_compiling():
-            return self.operator(*inputs) if self.in_compiled else self.reference(*inputs)
+            return (self.operator or self.run)(*inputs) if self.in_compiled else self.reference(*inputs)
         self.calls += 1
         return self.run(*inputs)
 
@@ -48,18 +49,20 @@ class InstalledKernel:
 _KERNELS: dict[tuple[str, str], InstalledKernel] = {}
 
 
-def load_kernel(folder: Path, name: str, results: int, device: torch.device) -> InstalledKernel:
-    """Loads a kernel of the folder, once per process."""
+def load_kernel(
+    folder: Path, name: str, results: int, device: torch.device, *, trains: bool = False
+) -> InstalledKernel:
+    """Loads a kernel of the folder, once per process. `trains`: it is differentiable."""
     key = str(folder.resolve()), name
     if key not in _KERNELS:
         reference = load_module(folder / "references" / f"{name}.py").Model()
         source = load_module(folder / "kernels" / f"{name}.py")
-        module = source.ModelNew().to(device).eval()
+        module = source.ModelNew().to(device).train(trains)
         _KERNELS[key] = InstalledKernel(
             name=name,
             run=module,
             reference=reference,
-            operator=_operator(key, module, reference, results),
+            operator=None if trains else _operator(key, module, reference, results),
             supports=getattr(source, "supports", None),
         )
     return replace(_KERNELS[key])

@@ -47,7 +47,7 @@ INIT = '''"""{model}, with kernels in place of parts of its forward.
 
     model = load(model)  # the same model, with its weights; unload(model) restores its forward
 
-The kernels run in eval mode, under torch.no_grad(), for calls like those in `manifest.json`. Otherwise the
+The kernels run {mode}, for calls like those in `manifest.json`. Otherwise the
 original forward runs. `type(model).plan.kernels` counts each kernel's calls, `.fallbacks` the original's by
 reason.
 """
@@ -83,6 +83,11 @@ package-dir = {{{package} = "."}}
 [tool.setuptools.package-data]
 {package} = ["*.json", "*.pt", "README.md", "kernels/*.py", "references/*.py"]
 """
+MODES = {
+    False: "in eval mode, under torch.no_grad()",
+    True: "in training mode, with gradients, forward and backward",
+}
+"""In which mode the kernels run, by whether they are for training."""
 CALLS = ("call_function", "call_module")
 FORWARD = "forward{}.py"
 ATTRIBUTES = "attributes.py"
@@ -127,6 +132,7 @@ def write_package(
     dependences: list[Dependence] = []
     results: dict[ExtractedProblem, int] = {}
     used: set[str] = set()
+    frozen: set[str] = set()
     shapes, constants, calls = [], [], []
     for number, traced in enumerate(traced_models):
         here = {each: [one for one in own if one.shape == number] for each, own in places.items()}
@@ -147,7 +153,10 @@ def write_package(
         read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
         constants.append({name: each for name, each in traced.graph.constants.items() if name in read})
         used |= read - {*traced.graph.constants}
-    (place / "__init__.py").write_text(INIT.format(model=name, package=PACKAGE), encoding="utf-8")
+        frozen |= {str(each.target) for each in traced.graph.undifferentiated if each.op == "get_attr"}
+    (place / "__init__.py").write_text(
+        INIT.format(model=name, package=PACKAGE, mode=MODES[model.backward]), encoding="utf-8"
+    )
     (place / "pyproject.toml").write_text(PROJECT.format(package=PACKAGE), encoding="utf-8")
     for each in RUNTIME:
         (place / each.name).write_text(each.read_text(encoding="utf-8"), encoding="utf-8")
@@ -168,6 +177,9 @@ def write_package(
         "own_in_compiled": False,
         "slower": {},
         "device": model.device,
+        "trains": model.backward,
+        "autocast": f"{model.device} {model.autocast}" if model.autocast else "",
+        "frozen": sorted(frozen & used),
         **state,
         "kernels": [{"name": each.name, "results": results[each]} for each in places],
     }
@@ -305,6 +317,9 @@ def _interface(call: AlikeCall) -> dict[str, Any]:
         "inputs": _kinds(tensors),
         "passed": [*call.passed],
         "filled": [*call.filled.items()],
+        "frozen": [number for number, each in enumerate(tensors) if not each.requires_grad]
+        if call.model.backward
+        else [],
     }
 
 
@@ -378,6 +393,7 @@ def _drop_unread(
 def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:
     """The lines of the forward's code; each tensor is deleted after its last use."""
     expected = {node.name: value for node, value in traced.graph.reads.items()}
+    plain = {node.name for node in traced.graph.without_gradients}
     names: dict[fx.Node, str] = {}
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -392,7 +408,8 @@ def _lines(graph: fx.Graph, traced: TracedModel) -> Iterator[str]:
             listed = ", ".join(names[each] if each in names else repr(each) for each in node.args[0])
             yield f"return [{listed}]"
         else:
-            yield from _call(node, names, expected)
+            head = "with torch.no_grad(): " if node.name in plain else ""
+            yield from (head + line for line in _call(node, names, expected))
         freed = [each for each in node.all_input_nodes if last[each] is node and each.op in CALLS]
         freed = [each for each in freed if not _is_first_result(each)]
         if freed and node.op != "output":

@@ -1,10 +1,10 @@
 """Tries everything that installation needs, without a kernel and before a budget is spent: writes the
-model's forward as code, loads it into the model and runs it."""
+model's forward as code, loads it into the model and runs it, in training with its backward pass."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from search.optimize.extraction.graph import CaptureError
 from search.optimize.extraction.traced_model import TracedModel
 from search.optimize.installation.package import load_package, write_package
 from search.optimize.models.source import LoadedModel, model_errors
+from search.optimize.models.training import repeatable
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def rehearse(traced_models: Sequence[TracedModel]) -> None:
     """Raises UsageError if the model's forward leaves something behind that code cannot repeat, or if the
     forward as code, without a kernel, cannot be loaded, does not run for its own calls, or has clearly
-    different results."""
+    different results or gradients."""
     model = traced_models[0].model
     calls = [
         each
@@ -44,7 +45,7 @@ def rehearse(traced_models: Sequence[TracedModel]) -> None:
                 found = _results(each)
                 if fallbacks := type(model.module).plan.fallbacks:  # type: ignore[attr-defined]
                     raise _refused(each, f"its forward as code does not run: {next(iter(fallbacks))}")
-                if why := _difference(found, own):
+                if why := _difference(found, own, each.autocast):
                     raise _refused(each, f"its forward as code has different results: {why}")
         finally:
             package.unload(model.module)
@@ -54,40 +55,53 @@ def _refused(model: LoadedModel, why: str) -> UsageError:
     return UsageError(f"model={model.title}: kernels cannot be installed: {why}")
 
 
-def _results(model: LoadedModel) -> tuple[Any, list[Any]]:
-    """The template of the model's results for a copy of its arguments, and their tensors."""
+def _results(model: LoadedModel) -> tuple[Any, Mapping[str, torch.Tensor]]:
+    """The template of the model's results for a copy of its arguments, and their tensors by name; in training
+    the gradients, too."""
     import torch
 
     from search.optimize.models.templates import take_apart
 
-    args, kwargs = model.fresh(torch.Tensor.clone)
-    tensors: list[torch.Tensor] = []
-    with torch.no_grad():
-        template = take_apart(model.module(*args, **kwargs), tensors)
-        return template, [each.clone() for each in tensors]
+    with repeatable(model.module):
+        if model.backward:
+            return None, {name: each.detach().clone() for name, each in model.results().items()}
+        args, kwargs = model.fresh(torch.Tensor.clone)
+        tensors: list[torch.Tensor] = []
+        with torch.no_grad():
+            template = take_apart(model.module(*args, **kwargs), tensors)
+            return template, {f"output {number}": each.clone() for number, each in enumerate(tensors)}
 
 
-def _difference(found: tuple[Any, list[Any]], wanted: tuple[Any, list[Any]]) -> str:
-    """What differs between two results; "" for at most half of the digits of their type."""
-
+def _difference(
+    found: tuple[Any, Mapping[str, torch.Tensor]],
+    wanted: tuple[Any, Mapping[str, torch.Tensor]],
+    autocast: str,
+) -> str:
+    """What differs between two results; "" for at most half of the digits of their type, or a few roundings
+    of the dtype of `autocast`."""
     from search.optimize.models.templates import differences
 
     if why := next(differences(wanted[0], found[0], "the result"), ""):
         return why
-    for ours, theirs in zip(found[1], wanted[1], strict=True):
+    for name, theirs in wanted[1].items():
+        ours = found[1].get(name)
+        if ours is None:
+            return f"{name} is missing"
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{list(ours.shape)} {ours.dtype} instead of {list(theirs.shape)} {theirs.dtype}"
-        if not _is_close(ours, theirs):
-            return "other numbers"
-    return ""
+        if not _is_close(ours, theirs, autocast):
+            return "other numbers" + (f" in {name}" if len(wanted[1]) > 1 else "")
+    return next((f"{name} is new" for name in found[1] if name not in wanted[1]), "")
 
 
-def _is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+def _is_close(ours: torch.Tensor, theirs: torch.Tensor, autocast: str) -> bool:
     import torch
 
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return torch.equal(ours, theirs)
     rough = torch.finfo(theirs.dtype).eps ** 0.5
+    if autocast:
+        rough = max(rough, 2 * torch.finfo(getattr(torch, autocast)).eps)
     ours, theirs = (
         each.to(torch.complex128 if each.is_complex() else torch.float64) for each in (ours, theirs)
     )

@@ -2,8 +2,8 @@
 
 This file is copied unchanged into `optimized/`; it needs only torch. `forward.py`, next to it, has the calls
 of the model's forward for inputs of certain shapes and dtypes, with kernels in between; there is one such
-file per input shape. For everything else (other calls, training, gradients, autocast) the original forward
-runs.
+file per input shape. For everything else (other calls, another mode than the recorded one, autocast) the
+original forward runs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.pt"
 ATTRIBUTES = "attributes.py"
+ENABLED = "enabled: call it under torch.no_grad()"
+DISABLED = "disabled: the kernels are for training"
 MOST_DIFFERENCES = 3
 """Differences to a recorded call that a message names."""
 
@@ -69,7 +71,8 @@ class KnownCall:
     """A way of calling the model that runs the code of a `shape`. `inputs`: shape, dtype, strides and device
     of each of its tensors. `passed`: the numbers of the tensors that the code takes. `filled`: the value that
     all elements of a tensor must have, by the tensor's number: a mask of ones, which the code never reads.
-    `sets`: sets the model's attributes that the forward sets."""
+    `sets`: sets the model's attributes that the forward sets. `frozen`: the numbers of the tensors that may
+    not need a gradient, in training."""
 
     template: Template
     inputs: Sequence[tuple[torch.Size, torch.dtype, tuple[int, ...], torch.device]]
@@ -77,6 +80,7 @@ class KnownCall:
     passed: Sequence[int]
     filled: Mapping[int, float] = field(default_factory=dict)
     sets: Callable[[nn.Module], None] | None = None
+    frozen: Sequence[int] = ()
 
     def why_not(self, template: Template, tensors: Sequence[torch.Tensor]) -> str:
         """Why the code is not for these arguments; "" if it is."""
@@ -87,6 +91,9 @@ class KnownCall:
         for number, (tensor, expected) in enumerate(zip(tensors, self.inputs, strict=True)):
             if why := _other_tensor(tensor, *expected):
                 return f"{tensor_names(template)[number]} is {why}"
+        for number in self.frozen:
+            if tensors[number].requires_grad:
+                return f"{tensor_names(template)[number]} needs a gradient; it was recorded without one"
         for number, value in self.filled.items():
             if torch.compiler.is_compiling() or _is_capturing(tensors[number].device):
                 name = tensor_names(template)[number]
@@ -112,8 +119,8 @@ class ForwardPlan:
     the forward's `signature`, and the kernels by name. `state`: what the code depends on in the model, whose
     class was `own`; `attributes` reads what compiled code depends on. `as_graph`: run as a CUDA graph.
     `own_in_compiled`: compiled code runs the original forward. `slower`: kernels whose operators run instead,
-    as a CUDA graph (`graph`) and otherwise (`eager`). `fallbacks` counts calls of the original forward by
-    reason."""
+    as a CUDA graph (`graph`) and otherwise (`eager`). `autocast`: that under which the calls were recorded,
+    such as "cuda bfloat16", "" for none. `fallbacks` counts calls of the original forward by reason."""
 
     shapes: Sequence[ForwardShape]
     calls: Mapping[tuple[torch.Size, ...], Sequence[KnownCall]]
@@ -125,6 +132,7 @@ class ForwardPlan:
     as_graph: bool = False
     own_in_compiled: bool = False
     slower: Mapping[str, Collection[str]] = field(default_factory=dict)
+    autocast: str = ""
     fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
     snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = field(
         default_factory=weakref.WeakKeyDictionary
@@ -146,12 +154,12 @@ class ForwardPlan:
 
     def why_not(self, model: nn.Module) -> str:
         """Why the original forward must run, whatever the arguments; "" if it need not."""
-        if model.training:
-            return "the model is in training mode"
-        if torch.is_grad_enabled():
-            return "gradients are enabled: call it under torch.no_grad()"
-        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-            return "autocast is on"
+        if model.training is not self.state.trains:
+            return f"the model is in {'training' if model.training else 'eval'} mode"
+        if torch.is_grad_enabled() is not self.state.trains:
+            return f"gradients are {DISABLED if self.state.trains else ENABLED}"
+        if (found := _autocast()) != self.autocast:
+            return f"autocast is {found or 'off'}" + (f", not {self.autocast}" if self.autocast else "")
         if torch.compiler.is_compiling():
             return ""
         if _is_transformed():
@@ -175,7 +183,10 @@ class ForwardPlan:
         """Runs the code of the shape. Raises OtherValueError, and what a kernel raises."""
 
         def forward(*own: torch.Tensor, way: str = "graph") -> Sequence[Any]:
-            return shape.forward(model, self._kernels(way), shape.constants, check, *own)
+            if not self.autocast:
+                return shape.forward(model, self._kernels(way), shape.constants, check, *own)
+            with torch.autocast(self.state.device.type, enabled=False):  # the code has its casts
+                return shape.forward(model, self._kernels(way), shape.constants, check, *own)
 
         if torch.compiler.is_compiling():
             return forward(*tensors, way="compiled")
@@ -211,6 +222,12 @@ class ForwardPlan:
         if not self.fallbacks[why]:
             logger.warning("the original forward runs: %s", why)
         self.fallbacks[why] += 1
+
+
+def _autocast() -> str:
+    """The kind of device and the dtype of `torch.autocast`; "" where it is off."""
+    kinds = [each for each in ("cuda", "cpu") if torch.is_autocast_enabled(each)]
+    return " ".join(f"{each} {str(torch.get_autocast_dtype(each)).removeprefix('torch.')}" for each in kinds)
 
 
 def _other_tensor(
@@ -275,7 +292,8 @@ class Optimized(nn.Module):
         if torch.compiler.is_compiling() and (
             plan.own_in_compiled
             or (
-                not self.training and (_is_changed(plan, self) or plan.attributes(self) != plan.compiled_with)
+                self.training is plan.state.trains
+                and (_is_changed(plan, self) or plan.attributes(self) != plan.compiled_with)
             )
         ):
             return super().forward(*args, **kwargs)
@@ -336,7 +354,7 @@ def load(
     if isinstance(model, Optimized):
         model = unload(model)
     device = torch.empty(0, device=manifest["device"]).device
-    listed = ("modules", "hooks", "attributes", "filled", "weights", "tied")
+    listed = ("modules", "hooks", "attributes", "filled", "weights", "tied", "trains", "frozen")
     state = RecordedState(**{name: manifest[name] for name in listed}, device=device)
     find = finder(model)
     parameters = manifest["parameters"]
@@ -345,7 +363,7 @@ def load(
     _check_parameters(Signature.of(model.forward), signature)
     state.compare(model, type(model), loading=True)
     kernels = {
-        each["name"]: load_kernel(folder, each["name"], int(each["results"]), device)
+        each["name"]: load_kernel(folder, each["name"], int(each["results"]), device, trains=state.trains)
         for each in manifest["kernels"]
     }
     for name in without:
@@ -364,6 +382,7 @@ def load(
         as_graph=device.type == "cuda" and bool(manifest["as_graph"] if as_graph is None else as_graph),
         own_in_compiled=bool(manifest["own_in_compiled"]),
         slower=manifest["slower"],
+        autocast=manifest["autocast"],
     )
     plan.compiles(kernels if manifest["in_compiled"] is None else manifest["in_compiled"])
     members = {"plan": plan, "forward": _forward_like(own), "__module__": own.__module__}
@@ -428,6 +447,7 @@ def _calls(
             passed=each["passed"],
             filled=dict(each["filled"]),
             sets=getattr(code[each["shape"]], each["sets"]) if each["sets"] else None,
+            frozen=each["frozen"],
         )
         found.setdefault(tuple([shape for shape, *_ in inputs]), []).append(call)
     return found

@@ -44,8 +44,12 @@ GLOBAL_HOOKS = tuple(
     for kind in ("forward", "forward_pre", "backward", "backward_pre")
 )
 _NOTHING: Any = object()
-_CHEAP = (torch.Tensor.data_ptr, torch.Tensor.numel, torch.Tensor.is_contiguous, attrgetter("dtype"))
-"""What changes when a weight's data is replaced; its shape takes longer to read than all of these."""
+_CHEAP = (
+    *(torch.Tensor.data_ptr, torch.Tensor.numel, torch.Tensor.is_contiguous),
+    *(attrgetter("dtype"), attrgetter("requires_grad")),
+)
+"""What changes when a weight's data is replaced, or its gradient is asked for; its shape takes longer to read
+than all of these."""
 
 
 class OtherStateError(ValueError):
@@ -60,7 +64,8 @@ class RecordedState:
     hooks' classes. `attributes`: by the path of a module, or of an object in its
     attributes, the text of each attribute that the forward reads. `filled`: those that the model may set
     after it is made. `weights`: shape, dtype, strides and device type of each weight that the code reads.
-    `tied`: other names of these weights. `device`: where the model was recorded.
+    `tied`: other names of these weights. `device`: where the model was recorded. `trains`: whether it was in
+    training mode; `frozen`: the weights that had no gradients then.
     """
 
     modules: Mapping[str, str]
@@ -70,6 +75,8 @@ class RecordedState:
     weights: Mapping[str, Sequence[Any]]
     tied: Mapping[str, str]
     device: torch.device
+    trains: bool = False
+    frozen: Collection[str] = ()
 
     def compare(self, model: nn.Module, own: type, *, loading: bool = False) -> Snapshot:
         """Returns the model's state. Raises OtherStateError for a model whose forward must run instead.
@@ -83,7 +90,7 @@ class RecordedState:
         for path in self.attributes:
             self._compare_attributes(reader, path, path, loading)
         self._compare_calls(reader, loading)
-        return reader.snapshot()
+        return reader.snapshot(self.trains)
 
     def compare_modules(self, model: nn.Module) -> None:
         """Raises OtherStateError for a model with modules of other classes, or with other hooks."""
@@ -127,8 +134,9 @@ class RecordedState:
                 has = has_hooks(vars(each))
                 why = "has hooks, which would not run" if has else "lacks the hooks that compute its weight"
                 raise OtherStateError(f"the module {name} {why}")
-            if each.training and not loading and reader.is_registered(name):
-                raise OtherStateError(f"the module {name or 'itself'} is in training mode")
+            if each.training is not self.trains and not loading and reader.is_registered(name):
+                mode = "training" if each.training else "eval"
+                raise OtherStateError(f"the module {name or 'itself'} is in {mode} mode")
 
     def _has_other_hooks(self, name: str, module: nn.Module) -> bool:
         own = vars(module)
@@ -157,6 +165,8 @@ class RecordedState:
                 raise OtherStateError(
                     f"the weight {name} has strides {tensor.stride()}; it must have {tuple(strides)}"
                 )
+            if name in self.frozen and tensor.requires_grad:
+                raise OtherStateError(f"the weight {name} needs a gradient; it was recorded without one")
         for name, first in self.tied.items():
             if reader.weight(name) is not reader.weight(first):
                 raise OtherStateError(f"the weight {name} must be the same tensor as {first}")
@@ -165,8 +175,8 @@ class RecordedState:
 class Snapshot:
     """A model's state when it was last compared: where values were found, and the values."""
 
-    def __init__(self, found: _Found) -> None:
-        self._found = found
+    def __init__(self, found: _Found, trains: bool) -> None:
+        self._found, self._trains = found, trains
         self._modules = [each for each in found.modules if not has_hooks(each)]
         hooked = [each for each in found.modules if has_hooks(each)]
         self._hooked = [(each, {name: dict(each[name]) for name in HOOKS}) for each in hooked]
@@ -176,12 +186,12 @@ class Snapshot:
 
     def is_current(self, model: nn.Module) -> bool:
         """Whether the model still has this state. It is cheap, because it compares identities."""
-        found = self._found
+        found, trains = self._found, self._trains
         if any(GLOBAL_HOOKS):
             return False
         for own in self._modules:
             if (
-                own["training"]
+                own["training"] is not trains
                 or own["_forward_hooks"]
                 or own["_forward_pre_hooks"]
                 or own["_backward_hooks"]
@@ -189,7 +199,7 @@ class Snapshot:
             ):  # written out, because a function would take twice as long
                 return False
         for own, hooks in self._hooked:
-            if own["training"] or any(own[name] != each for name, each in hooks.items()):
+            if own["training"] is not trains or any(own[name] != each for name, each in hooks.items()):
                 return False
         try:
             for place, key, value in found.values:
@@ -254,9 +264,9 @@ class StateReader:
                 for key, tensor in vars(each)[registry].items():
                     self._weights.setdefault(id(tensor), joined(name, key))
 
-    def snapshot(self) -> Snapshot:
-        """The state, as far as it was described."""
-        return Snapshot(self._found)
+    def snapshot(self, trains: bool) -> Snapshot:
+        """The state, as far as it was described; `trains`: the mode of the modules."""
+        return Snapshot(self._found, trains)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """All modules, also those that are only found in attributes."""

@@ -33,6 +33,7 @@ from evaluators.reference.loading import (
     own_dtype,
     seed_all,
 )
+from search.optimize.models.training import ends_of, loss_of, upstream_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,8 @@ CALLS = "get_calls"
 """Module global of a model's file: a function that returns the ways of calling the model."""
 ONES = "ones"
 WEIGHT = "weight"
+COMPILED = "_orig_mod."
+"""What `torch.compile` puts before the names of a module's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,9 @@ class LoadedModel:
     """A model on its device, with the arguments of an example call. `dtype`: PyTorch's name for that of the
     weights and floating inputs. `backward`: calls include the backward pass, in training mode. `shape`: name
     of the input shape and the way of calling, "" where there is one; `weight`: share of the calls with it.
-    `optional`: left out if it cannot be recorded. `alike`: other ways of calling that run the same code."""
+    `optional`: left out if it cannot be recorded. `alike`: other ways of calling that run the same code.
+    `autocast`: the dtype of `torch.autocast` in its calls, "" for none. `optimizer`: calls are steps of
+    training with it, which change the weights."""
 
     name: str
     module: nn.Module
@@ -64,6 +69,8 @@ class LoadedModel:
     weight: float = 1.0
     optional: bool = False
     alike: Sequence[AlikeCall] = ()
+    autocast: str = ""
+    optimizer: torch.optim.Optimizer | None = None
 
     @property
     def title(self) -> str:
@@ -71,32 +78,55 @@ class LoadedModel:
         return f"{self.name} at {self.shape}" if self.shape else self.name
 
     def run(self) -> list[torch.Tensor]:
-        """Calls the model once; returns its outputs and, with `backward`, the gradients.
+        """Calls the model once; returns its outputs and, with `backward`, the gradients, which it takes from
+        the weights and inputs; of a step of training the loss. Raises what the model raises, and ValueError
+        where there is no gradient."""
+        return list(self.results().values()) if self.optimizer is None else [self._step(self.optimizer)]
 
-        The backward pass starts at the output's `loss` if it has one, otherwise at all floating outputs, with
-        gradients of one. Raises what the model raises, and ValueError where there is no gradient.
-        """
+    def _step(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         import torch
 
-        with torch.set_grad_enabled(self.backward):
+        optimizer.zero_grad()
+        with self.mode():
+            args, kwargs = self.fresh()
+            loss = loss_of(self.module(*args, **kwargs))
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    @contextlib.contextmanager
+    def mode(self) -> Iterator[None]:
+        """Within the block, gradients and autocast are as in the model's calls."""
+        import torch
+
+        dtype = getattr(torch, self.autocast) if self.autocast else None
+        with (
+            torch.set_grad_enabled(self.backward),
+            torch.autocast(self.device, dtype=dtype, enabled=dtype is not None),
+        ):
+            yield
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What `run` returns, by name."""
+        import torch
+
+        with self.mode():
             args, kwargs = self.fresh()
             output = self.module(*args, **kwargs)
-            if not self.backward:
-                return _tensors_of(output)
-            ends = _tensors_of(output["loss"] if isinstance(output, Mapping) and "loss" in output else output)
-            ends = [each for each in ends if each.requires_grad]
-            if not ends:
-                raise ValueError("no output has a gradient")
-            torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
-        return [*_tensors_of(output), *(each.grad for each in self._leaves() if each.grad is not None)]
+        found = {f"output {number}": each for number, each in enumerate(_tensors_of(output))}
+        if not self.backward:
+            return found
+        ends = ends_of(output)
+        torch.autograd.backward(ends, [upstream_of(each) for each in ends])
+        for name, each in self._leaves():
+            if each.grad is not None:
+                found[f"the gradient of {name}"] = each.grad
+                each.grad = None
+        return found
 
-    def forget_gradients(self) -> None:
-        """Removes the gradients of a call."""
-        for each in self._leaves():
-            each.grad = None
-
-    def _leaves(self) -> list[torch.Tensor]:
-        return [*self.module.parameters(), *self.inputs()]
+    def _leaves(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from ((name.removeprefix(COMPILED), each) for name, each in self.module.named_parameters())
+        yield from ((f"input {number}", each) for number, each in enumerate(self.inputs()))
 
     def inputs(self) -> list[torch.Tensor]:
         """The tensors among the example inputs."""

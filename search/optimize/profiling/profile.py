@@ -15,7 +15,7 @@ from kernel_library.catalogue.entry import Entry, architecture_of
 from search.optimize.models.source import LoadedModel, model_errors
 from search.optimize.profiling.record import Profile, ShapeTime
 from search.optimize.profiling.recording import RecordedRun, record
-from search.optimize.profiling.targets import Machine, chains_of, merge_shapes, operators_of
+from search.optimize.profiling.targets import Machine, chains_of, merge_shapes, of_both_passes, operators_of
 from search.optimize.profiling.timing import ProfileTiming, measure
 
 ALIKE = 0.999
@@ -61,6 +61,7 @@ def profile_of(
     machine = Machine(
         peaks=peaks_of(model.device, kept), architecture=_architecture(model.device), entries=entries
     )
+    name, of = ("both_passes", of_both_passes) if model.backward else ("chains", chains_of)
     return Profile(
         model=model.name,
         device=model.device,
@@ -75,7 +76,7 @@ def profile_of(
         operators=tuple(
             merge_shapes([operators_of(each.run, each.timing, machine) for each in found], weights)
         ),
-        chains=tuple(merge_shapes([chains_of(each.run, each.timing, machine) for each in found], weights)),
+        **{name: tuple(merge_shapes([of(each.run, each.timing, machine) for each in found], weights))},
         notes=tuple(note for each in found for note in _notes(each)),
         shapes=tuple(
             ShapeTime(name=each.model.shape, weight=each.model.weight, wall_ms=each.timing.wall_ms)

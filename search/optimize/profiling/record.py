@@ -181,6 +181,8 @@ class Profile:
         kernels: launches per iteration, 0 on a CPU.
         operators: all operators that were called.
         chains: groups of calls that could be one kernel; they overlap.
+        both_passes: with `backward`, the operators and chains of the forward, each with the time of its
+            forward and backward pass. A kernel replaces both.
         other_ms: device time that belongs to no operator.
         notes: caveats about the figures.
         shapes: the input shapes; empty in profiles of earlier versions.
@@ -199,6 +201,7 @@ class Profile:
     kernels: int
     operators: tuple[Target, ...]
     chains: tuple[Target, ...] = ()
+    both_passes: tuple[Target, ...] = ()
     other_ms: float = 0.0
     notes: tuple[str, ...] = field(default=())
     shapes: tuple[ShapeTime, ...] = ()
@@ -254,7 +257,8 @@ class Profile:
     @property
     def targets(self) -> list[Target]:
         """Operators (except views) and chains that take time, the most promising first."""
-        found = [each for each in (*self.operators, *self.chains) if each.time_ms > 0 and each.kind != "view"]
+        listed = self.both_passes if self.backward else (*self.operators, *self.chains)
+        found = [each for each in listed if each.time_ms > 0 and each.kind != "view"]
         return sorted(found, key=lambda each: (-self.potential(each), len(each.operators), each.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -285,8 +289,8 @@ class Profile:
         if fields.get("version") != VERSION:
             raise ValueError(f"profile version {fields.get('version')}; this reads version {VERSION}")
         made = {key: value for key, value in fields.items() if key not in ("version", "follows")}
-        for key in ("operators", "chains"):
-            made[key] = tuple(map(Target.from_json, made[key]))
+        for key in ("operators", "chains", "both_passes"):
+            made[key] = tuple(map(Target.from_json, made.get(key, ())))
         shapes = tuple(ShapeTime(**each) for each in made.get("shapes", ()))
         return cls(**{**made, "notes": tuple(made["notes"]), "shapes": shapes})
 

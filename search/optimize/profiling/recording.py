@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,8 @@ WITHOUT_READING = ("copy", "fill", "zero", "bernoulli", "normal", "uniform", "ra
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
     """One call. `arguments`: text in the trace format, "" where it cannot express them. `reads` and `writes`:
-    bytes by value. `operations`: multiplications and additions."""
+    bytes by value. `operations`: multiplications and additions. `origin`: of a call in the backward pass, the
+    index of the forward call to whose gradient it belongs, if that is known."""
 
     operator: str
     arguments: str
@@ -86,6 +87,7 @@ class RecordedCall:
     reads: Mapping[int, int]
     writes: Mapping[int, int]
     operations: int = 0
+    origin: int | None = None
 
     @property
     def name(self) -> str:
@@ -96,10 +98,16 @@ class RecordedCall:
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """A run's calls in order; `kept`: the values that outlive it, which are outputs, gradients and changed
-    weights and inputs."""
+    weights and inputs. The first `forward_calls` calls are those of the model's forward."""
 
     calls: Sequence[RecordedCall]
     kept: frozenset[int]
+    forward_calls: int
+
+    @property
+    def forward(self) -> RecordedRun:
+        """The forward alone."""
+        return replace(self, calls=self.calls[: self.forward_calls])
 
 
 def record(model: LoadedModel) -> RecordedRun:
@@ -109,8 +117,7 @@ def record(model: LoadedModel) -> RecordedRun:
         left = model.run()
         lasting = [*left, *model.module.parameters(), *model.module.buffers(), *model.inputs()]
         kept = frozenset(value for each in lasting if (value := recorder.values.known(each)) is not None)
-    model.forget_gradients()
-    return RecordedRun(calls=recorder.calls, kept=kept)
+    return RecordedRun(calls=recorder.calls, kept=kept, forward_calls=recorder.forward_calls)
 
 
 @dataclass
@@ -118,9 +125,11 @@ class _Recorder:
     device: str
     calls: list[RecordedCall] = field(default_factory=list)
     values: Values = field(default_factory=Values)
+    forward_calls: int = 0
     _stack: list[str] = field(default_factory=list)
-    _site_of_node: dict[int, str] = field(default_factory=dict)
-    """Call site by the sequence number of the autograd node that a forward call made."""
+    _origins: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """The site and index of the forward call that made an autograd node, by its sequence number."""
+    _last_origin: int | None = None
 
     @contextlib.contextmanager
     def sites_of(self, module: nn.Module) -> Iterator[None]:
@@ -132,6 +141,8 @@ class _Recorder:
 
         def left(*_: Any) -> None:
             self._stack.pop()
+            if not self._stack:
+                self.forward_calls = len(self.calls)
 
         for name, each in module.named_modules():
             hooks.append(each.register_forward_pre_hook(entered(name), prepend=True))
@@ -150,29 +161,42 @@ class _Recorder:
 
         class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                where, backward = site()  # before the call, which may raise or call others
-                record_output = note(func, args, kwargs or {}, where, backward)
+                where = site()  # before the call, which may raise or call others
+                record_output = note(func, args, kwargs or {}, *where)
                 out = func(*args, **(kwargs or {}))
                 record_output(out)
                 return out
 
         return Recording()  # type: ignore[no-untyped-call]
 
-    def _site(self) -> tuple[str, bool]:
-        """The site of the call about to be made, and whether the backward pass makes it."""
+    def _site(self) -> tuple[str, bool, int | None]:
+        """The site of the call about to be made, whether the backward pass makes it, and its origin."""
         import torch
 
         node = torch._C._current_autograd_node()
         if node is not None:
-            return self._site_of_node.get(node._sequence_nr(), ""), True
+            site, origin = self._origins.get(node._sequence_nr(), ("", None))
+            return site, True, self._reader_of(origin)
         site = self._stack[-1] if self._stack else ""
         if torch.is_grad_enabled():
             made = torch.autograd._get_sequence_nr() - 1
-            self._site_of_node.setdefault(made, site)
-        return site, False
+            self._origins.setdefault(made, (site, len(self.calls)))
+        return site, False, None
+
+    def _reader_of(self, origin: int | None) -> int | None:
+        """The origin; for a view, the call that read it, whose gradient was computed just before."""
+        if origin is not None and self.calls[origin].kind is not OperatorKind.VIEW:
+            self._last_origin = origin
+        return None if origin is None else self._last_origin
 
     def _note(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], site: str, backward: bool
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        site: str,
+        backward: bool,
+        origin: int | None,
     ) -> Any:
         """Records a call's inputs now, because it may change them; returns what takes its output."""
         operator = str(func)
@@ -209,6 +233,7 @@ class _Recorder:
                     reads=reads,
                     writes=writes,
                     operations=_operations(func, args, kwargs, out),
+                    origin=origin,
                 )
             )
 

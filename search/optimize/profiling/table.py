@@ -74,6 +74,8 @@ def legend(profile: Profile, most: int) -> Iterator[str]:
         "library: its kernel's speedup in earlier measurements; model: end-to-end speedup with the better of "
         "the two (Amdahl's law). Chains share calls with their operators"
     )
+    if profile.backward:
+        yield "targets are parts of the forward, each with the time of its forward and backward pass"
 
 
 def _cells(profile: Profile, target: Target) -> tuple[str, ...]:

@@ -22,12 +22,13 @@ from search.optimize.profiling.timing import ProfileTiming
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The measured device: peak rates, `architecture` as the library names it, and the library's
-    `entries`."""
+    """The measured device: peak rates, `architecture` as the library names it, and the library's `entries`,
+    of which with `backward` only the measurements of both passes count."""
 
     peaks: MachinePeaks
     architecture: str
     entries: Sequence[Entry] = ()
+    backward: bool = False
 
 
 def operators_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
@@ -41,6 +42,29 @@ def chains_of(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list
     """A target per chain of operators that could be one kernel, the one with most time first."""
     found = [(chain.places, chain.bytes) for chain in find_chains(run)]
     return _targets(run, timing, machine, found)
+
+
+def of_both_passes(run: RecordedRun, timing: ProfileTiming, machine: Machine) -> list[Target]:
+    """A target per operator and per chain of the forward, with the time and the operations of both passes.
+    Each pass moves at least the bytes of the forward: the gradients are as large as what they belong to."""
+    forward = run.forward
+    call_ms = list(timing.call_ms[: run.forward_calls])
+    operations = [each.operations for each in forward.calls]
+    for call, taken_ms in zip(run.calls, timing.call_ms, strict=True):
+        if call.origin is not None:
+            call_ms[call.origin] += taken_ms
+            operations[call.origin] += call.operations
+    calls = [replace(each, operations=own) for each, own in zip(forward.calls, operations, strict=True)]
+    both = replace(forward, calls=calls)
+    timed = replace(timing, call_ms=call_ms, quickest_ms=2 * timing.quickest_ms)
+    groups = [
+        *(
+            ((place,), sum(each.reads.values()) + sum(each.writes.values()))
+            for place, each in enumerate(calls)
+        ),
+        *((chain.places, chain.bytes) for chain in find_chains(both)),
+    ]
+    return _targets(both, timed, replace(machine, backward=True), [(own, 2 * size) for own, size in groups])
 
 
 def merge_shapes(by_shape: Sequence[Sequence[Target]], weights: Sequence[float]) -> list[Target]:
@@ -162,7 +186,9 @@ def library_kernel(calls: Sequence[RecordedCall], dtype: str, machine: Machine) 
         own = [
             each
             for each in entry.measurements
-            if each.architecture == machine.architecture and each.problem.dtype == dtype
+            if each.architecture == machine.architecture
+            and each.problem.dtype == dtype
+            and each.problem.backward == machine.backward
         ]
         if own and entry.op == op and entry.runs_on(machine.architecture):
             closest = min(own, key=lambda each: _distance(each, elements))

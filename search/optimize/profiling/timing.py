@@ -46,7 +46,7 @@ def measure(
     block = iterations if on_gpu else 1
     with without_fastpath():
         for _ in range(warmup):
-            _run(model)
+            model.run()
         say(f"timing {BLOCKS * iterations} iterations")
         wall_ms = _typical([_block_ms(model, block) for _ in range(BLOCKS * iterations // block)], on_gpu)
         say(f"tracing {iterations} iterations")
@@ -114,17 +114,12 @@ def _cpu_us(event: Any) -> float:
     return inside or float(event.cpu_time_total)
 
 
-def _run(model: LoadedModel) -> None:
-    model.run()
-    model.forget_gradients()
-
-
 def _block_ms(model: LoadedModel, iterations: int) -> float:
     """Milliseconds per iteration over this number back to back; a GPU is synchronised once, at the end."""
     _wait(model)
     start = time.perf_counter()
     for _ in range(iterations):
-        _run(model)
+        model.run()
     _wait(model)
     return (time.perf_counter() - start) * 1e3 / iterations
 
@@ -155,6 +150,5 @@ def _traced(model: LoadedModel, iterations: int) -> Any:
         for _ in range(iterations):
             with Labelling():  # type: ignore[no-untyped-call]
                 model.run()
-            model.forget_gradients()
         _wait(model)
     return trace.events()

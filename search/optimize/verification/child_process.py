@@ -9,13 +9,11 @@ FOLDER is the folder of an `ideatree optimize` run, with `optimized/` and the ta
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import json
-import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +22,20 @@ from evaluators.base.cause import first_line
 from evaluators.reference.containers import tensors_in
 from search.optimize.extraction.record import EXTRACTION, Extraction
 from search.optimize.installation.package import load_package
-from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel
-from search.optimize.verification.errors import allowed_error, error_of, find_guilty
+from search.optimize.verification.errors import error_of, find_guilty
 from search.optimize.verification.forward_plan import plan_of, watch_kernels
-from search.optimize.verification.launcher import RESULT, TASK, VerificationTask
+from search.optimize.verification.launcher import RESULT, TASK, TrainingPlan, VerificationTask
+from search.optimize.verification.loss_curves import OriginalCurve
 from search.optimize.verification.model_timing import time_model
-from search.optimize.verification.record import OPTIMIZED_GRAPH, GrowthStep, ModelCheck, Verification
+from search.optimize.verification.record import (
+    OPTIMIZED_GRAPH,
+    GrowthStep,
+    LossCurves,
+    ModelCheck,
+    Verification,
+)
+from search.optimize.verification.yardstick import Results, Yardstick, results_of
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +50,7 @@ def verify(
     """Verifies in this process; `on_compared` gets the result of the comparison before anything is timed.
     Raises what the model raises, and ValueError for another model's package."""
     package = load_package(folder)
-    result = Verification(checks=(), calls={}, left_out=task.without)
+    result = Verification(checks=(), calls={}, left_out=task.without, backward=task.training is not None)
     if task.seeds:
         result = _compare(folder, package, task, say)
         gc.collect()
@@ -57,8 +62,9 @@ def verify(
 
 
 def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[str], None]) -> Verification:
-    """Compares the outputs, one model in memory at a time; starts again after removing a kernel."""
-    result = Verification(checks=(), calls={}, left_out=task.without)
+    """Compares the outputs, in training also the gradients and the losses, one model in memory at a time;
+    starts again after removing a kernel."""
+    result = Verification(checks=(), calls={}, left_out=task.without, backward=task.training is not None)
     while True:
         checks = []
         before = result.left_out
@@ -68,7 +74,8 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
             left = [each for each in cases[0].kernels if each not in result.left_out]
             if found := find_guilty(left, lambda some, cases=cases: any(each.wrong(some) for each in cases)):  # type: ignore[misc]
                 growth = result.growth or _growth(cases, left, folder)
-                why = {name: f"the outputs differ with it: {_failure(cases, left, name)}" for name in found}
+                what = "the outputs or gradients" if result.backward else "the outputs"
+                why = {name: f"{what} differ with it: {_failure(cases, left, name)}" for name in found}
                 result = replace(result, growth=growth, left_out={**result.left_out, **why})
                 say(f"seed {seed}: removed: {', '.join(found)}")
                 left = [each for each in left if each not in found]
@@ -84,8 +91,36 @@ def _compare(folder: Path, package: Any, task: VerificationTask, say: Callable[[
                     other_sizes=_other_sizes(cases),
                     shapes={each.model.shape: each.model.weight for each in cases},
                 )
+                if task.training is not None and all(each.passes for each in checks):
+                    say(f"training {task.training.steps} steps with {task.training.optimizer}")
+                    result = _train(cases, task.training, left, result)
         if result.left_out == before:
             return replace(result, checks=checks)
+
+
+def _train(
+    cases: Sequence[_Case], plan: TrainingPlan, names: Sequence[str], result: Verification
+) -> Verification:
+    """Compares the losses of a training with these kernels to the original's; leaves out the kernels with
+    which they differ."""
+    first = cases[0]
+    with first.without_package():
+        original = OriginalCurve([each.model for each in cases], plan, first.yardstick.rounding)
+
+    def curves(some: Sequence[str]) -> LossCurves:
+        first.switch_on(some)
+        return original.compare()
+
+    def differ(some: Sequence[str]) -> bool:
+        try:
+            return not curves(some).passes
+        except Exception:  # a kernel may raise anything
+            return True
+
+    if found := find_guilty(names, differ):
+        why = dict.fromkeys(found, "the loss curve of the training differs with it")
+        return replace(result, left_out={**result.left_out, **why})
+    return replace(result, curves=curves(names))
 
 
 def _cases(package: Any, task: VerificationTask, seed: int) -> list[_Case]:
@@ -116,9 +151,8 @@ class _Case:
     """The model of one seed at the shape with index `number`: compares outputs with and without kernels."""
 
     def __init__(self, package: Any, seed: int, number: int, model: LoadedModel) -> None:
-        self.seed, self.model, self._package, self._number = seed, model, package, number
-        self._eager = [each.detach().clone() for each in model.run()]
-        self._exact = _in_float64(model)
+        self.model, self._package, self._number = model, package, number
+        self.yardstick = Yardstick(model, seed)
 
     @property
     def kernels(self) -> list[str]:
@@ -131,34 +165,36 @@ class _Case:
         return [each.shape for each in self.model.inputs()]
 
     def check(self, some: Sequence[str]) -> ModelCheck:
-        """Runs the model with these kernels on. A kernel that raises has an infinite error."""
-        import torch
-
-        for name, kernel in self._plan.kernels.items():
-            kernel.on = name in some
+        """Runs the model with these kernels on, in training twice, because a kernel may keep something in its
+        backward pass; the worse run counts. A kernel that raises has an infinite error."""
+        self.switch_on(some)
         self._raised = ""
-        try:
-            found = self.model.run()
-        except Exception as error:  # a kernel may raise anything
-            self._raised = f"{type(error).__name__}: {first_line(error)}"
-            found = []
+        runs = [self._run() for _ in range(2 if self.model.backward else 1)]
         if self._plan.fallbacks:
             raise ValueError(f"the kernels do not run: {next(iter(self._plan.fallbacks))}")
-        wanted = self._exact or self._eager
-        eager_error = error_of(self._eager, self._exact) if self._exact else None
-        epsilon = max(
-            (torch.finfo(each.dtype).eps for each in self._eager if each.is_floating_point()), default=0.0
-        )
-        if eager_error is not None and not math.isfinite(eager_error):
-            wanted, eager_error = self._eager, None
-        return ModelCheck(
-            seed=self.seed,
-            error=error_of(found, wanted),
-            eager_error=eager_error,
-            allowed=allowed_error(eager_error, epsilon),
-            tokens=self._tokens(found),
-            shape=self.model.shape,
-        )
+        checks = [self.yardstick.check(found, self._tokens(found)) for found in runs]
+        return max(checks, key=lambda each: (not each.passes, each.error))
+
+    def _run(self) -> Results:
+        try:
+            return results_of(self.model)
+        except Exception as error:  # a kernel may raise anything
+            self._raised = f"{type(error).__name__}: {first_line(error)}"
+            return {}
+
+    def switch_on(self, some: Sequence[str]) -> None:
+        """Switches these kernels on and all others off."""
+        for name, kernel in self._plan.kernels.items():
+            kernel.on = name in some
+
+    @contextlib.contextmanager
+    def without_package(self) -> Iterator[None]:
+        """Within the block the model is the original; afterwards all kernels are on."""
+        self._package.unload(self.model.module)
+        try:
+            yield
+        finally:
+            self._package.load(self.model.module)
 
     def wrong(self, some: Sequence[str]) -> str:
         """What is wrong with these kernels; "" for nothing."""
@@ -166,7 +202,8 @@ class _Case:
         if found.passes:
             return ""
         at = f"at {self.model.shape}: " if self.model.shape else ""
-        return at + (self._raised or f"error {found.error:.1e}, {found.allowed:.1e} allowed")
+        what = f" of {found.where}" if found.where else ""
+        return at + (self._raised or f"error {found.error:.1e}{what}, {found.allowed:.1e} allowed")
 
     def wrong_as_graph(self, some: Sequence[str]) -> str:
         """What is wrong with these kernels in a CUDA graph."""
@@ -188,19 +225,19 @@ class _Case:
     def _results(self, some: Sequence[str]) -> list[tuple[str, Any]]:
         """The name and result of each kernel call in a forward with these kernels on."""
         results: list[tuple[str, Any]] = []
-        for name, kernel in self._plan.kernels.items():
-            kernel.on = name in some
+        self.switch_on(some)
         with (
             watch_kernels(self._plan, lambda name, _, found: results.append((name, found))),
             contextlib.suppress(Exception),  # a kernel may raise anything; report the calls before it
         ):
-            self.model.run()
+            results_of(self.model)
         return results
 
     def calls(self, some: Sequence[str]) -> dict[str, int]:
         """Calls of each of these kernels in a forward."""
         before = {name: each.calls for name, each in self._plan.kernels.items()}
-        self.check(some)
+        self.switch_on(some)
+        self._run()
         return {name: self._plan.kernels[name].calls - before[name] for name in some}
 
     def other_sizes(self, known: Sequence[Sequence[torch.Size]]) -> str:
@@ -210,7 +247,9 @@ class _Case:
         from torch.utils._pytree import tree_map
 
         def twice(leaf: Any) -> Any:
-            return torch.cat([leaf, leaf]) if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf
+            if not (isinstance(leaf, torch.Tensor) and leaf.dim()):
+                return leaf
+            return torch.cat([leaf, leaf]).detach().requires_grad_(leaf.requires_grad)
 
         doubled = replace(
             self.model,
@@ -219,23 +258,23 @@ class _Case:
         )
         if [each.shape for each in doubled.inputs()] in known:
             return ""
-        self._package.unload(self.model.module)
         try:
-            wanted = [each.clone() for each in doubled.run()]
+            with self.without_package():
+                wanted = results_of(doubled)
         except Exception:  # the original model does not take such inputs
             return ""
-        finally:
-            self._package.load(self.model.module)
-        found = doubled.run()
-        same = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+        found = results_of(doubled)
+        same = all(
+            torch.equal(found[name], each) for name, each in wanted.items() if name.startswith("output")
+        )
         self._plan.fallbacks.clear()
         return "inputs of another size: " + ("the original forward runs" if same else "DIFFERENT outputs")
 
-    def _tokens(self, found: Sequence[torch.Tensor]) -> float | None:
+    def _tokens(self, found: Results) -> float | None:
         """The share of most likely tokens that equal the original's; None for a model without logits."""
         if not hasattr(self.model.module, "generate"):
             return None
-        for ours, logits in zip(found, self._eager, strict=False):
+        for ours, logits in zip(found.values(), self.yardstick.eager.values(), strict=False):
             if logits.is_floating_point() and logits.dim() == 3:
                 return float((ours.argmax(-1) == logits.argmax(-1)).double().mean())
         return None
@@ -243,26 +282,6 @@ class _Case:
     @property
     def _plan(self) -> Any:
         return plan_of(self.model)
-
-
-def _in_float64(model: LoadedModel) -> list[torch.Tensor]:
-    """The model's outputs in float64; empty where it does not run or fit."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    def wider(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-    try:
-        wide = replace(
-            model,
-            module=copy.deepcopy(model.module).double(),
-            args=tree_map(wider, list(model.args)),
-            kwargs=tree_map(wider, dict(model.kwargs)),
-        )
-        return [each.detach() for each in wide.run()]
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, MemoryError):
-        return []
 
 
 def progress(expected_s: float) -> Callable[[str], None]:
@@ -280,8 +299,7 @@ def progress(expected_s: float) -> Callable[[str], None]:
 def main(arguments: Sequence[str]) -> int:
     """The child process; returns its exit status."""
     folder = Path(arguments[0])
-    task = VerificationTask(**json.loads((folder / TASK).read_text()))
-    task = replace(task, source=source_of(task.model))
+    task = VerificationTask.from_json(json.loads((folder / TASK).read_text()))
     say = progress(task.expected_s)
     verify(folder, task, say, lambda compared: compared.write(folder / RESULT)).write(folder / RESULT)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from search.optimize.verification.interleaved import BLOCK_MS
 from search.optimize.verification.launcher import TUNED, VerificationTask
+from search.optimize.verification.loss_curves import NOISY_RUNS
 from search.optimize.verification.record import COMPILE, GRAPH, OPTIMIZED, OPTIMIZED_GRAPH, REDUCED
 
 START_S = 8.0
@@ -22,7 +23,7 @@ def expected_s(task: VerificationTask, *, kernels: int, forward_ms: float, calls
     Args:
         task: what is verified.
         kernels: the kernels that are installed.
-        forward_ms: the time of a forward, the mean of all shapes.
+        forward_ms: the time of a forward, in training with the backward pass; the mean of all shapes.
         calls: the operator calls of a forward.
     """
     shapes = max(1, len(task.shapes or ()))
@@ -32,6 +33,8 @@ def expected_s(task: VerificationTask, *, kernels: int, forward_ms: float, calls
     compiled = [way for way in task.ways if COMPILE in way or REDUCED in way]
     each_s = places * 2 * reading_s + (COMPILE_KERNEL_S + 2 * reading_s if compiled else 0.0)
     compare_s = task.seeds * FORWARDS * shapes * forward_ms / 1e3
+    if task.training is not None:
+        compare_s += (NOISY_RUNS + 2) * task.training.steps * forward_ms / 1e3
     ways = [way for way in task.ways if way != TUNED]
     compile_s = len(compiled) * shapes * (COMPILE_S + COMPILE_CALL_S * calls)
     return START_S + compare_s + kernels * each_s + len(ways) * reading_s + compile_s
@@ -42,8 +45,10 @@ def plan_line(task: VerificationTask, seconds: float, limit_s: float) -> str:
     graphs = any(GRAPH in way for way in task.ways)
     compiled = "torch.compile" if any(COMPILE in way for way in task.ways) else ""
     ways = ", ".join(filter(None, ["eager", "CUDA graphs" if graphs else "", compiled]))
+    trains = task.training
+    steps = f", to train it for {trains.steps} steps" if trains is not None else ""
     more = "; max-autotune can add many minutes (compile=default leaves it out)" if TUNED in task.ways else ""
     return (
-        f"about {seconds:.0f} s to compare the model on {task.seeds} sets of weights and inputs and to time "
-        f"it in {len(task.ways)} ways ({ways}), at most verify_s={limit_s:.0f}{more}"
+        f"about {seconds:.0f} s to compare the model on {task.seeds} sets of weights and inputs{steps} "
+        f"and to time it in {len(task.ways)} ways ({ways}), at most verify_s={limit_s:.0f}{more}"
     )

@@ -20,15 +20,16 @@ LEAST_ERROR = 16.0
 """Errors up to this multiple of the dtype's epsilon are always allowed."""
 
 
-def error_of(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:
-    """The largest error of the outputs. It is infinite where the outputs differ in number or shape, in which
-    elements are not finite, or in an integer."""
+def error_of(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], *, least: float = 0.0) -> float:
+    """The largest error of the outputs, relative to their norms, or to `least` where that is larger. It is
+    infinite where the outputs differ in number or shape, in which elements are not finite, or in an
+    integer."""
     if len(found) != len(wanted):
         return math.inf
-    return max((_error(*pair) for pair in zip(found, wanted, strict=True)), default=0.0)
+    return max((_error(*pair, least) for pair in zip(found, wanted, strict=True)), default=0.0)
 
 
-def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def _error(found: torch.Tensor, wanted: torch.Tensor, least: float) -> float:
     import torch
 
     if found.shape != wanted.shape:
@@ -41,7 +42,7 @@ def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
         ours[~finite].nan_to_num(7.0), theirs[~finite].nan_to_num(7.0)
     ):
         return math.inf
-    norm = float(theirs[finite].norm())
+    norm = max(float(theirs[finite].norm()), least)
     off = float((ours[finite] - theirs[finite]).norm())
     return off / norm if norm else (0.0 if off == 0 else math.inf)
 

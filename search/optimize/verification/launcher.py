@@ -17,6 +17,7 @@ from evaluators.base.atomic_write import write_atomically
 from evaluators.base.cause import TRACEBACK
 from evaluators.records.problem import content_id
 from search.optimize.installation.package import PACKAGE
+from search.optimize.model_config import source_of
 from search.optimize.models.source import LoadedModel, ModelSource, at_shapes
 from search.optimize.verification.errors import find_guilty
 from search.optimize.verification.record import (
@@ -39,6 +40,7 @@ UNTUNED = "verification_untuned_"
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 """Matches the start of the traceback line that names the exception."""
 TUNED = "max-autotune"
+OPTIMIZERS = ("adamw", "sgd")
 TIMING = "timing"
 """The key of `Verification.failed` for a verification that only compared the model."""
 WAYS = {
@@ -60,10 +62,13 @@ COMPILE_WAYS = {"none": (), "default": COMPILED, "all": (*COMPILED, TUNED)}
 """The ways of compiling the model that are timed, by the value of `compile=`."""
 
 
-def ways_of(compile: str, device: str) -> list[str]:
-    """The ways of running a model that are timed on a device; those that use CUDA graphs need a GPU."""
+def ways_of(compile: str, device: str, *, backward: bool = False) -> list[str]:
+    """The ways of running a model that are timed on a device. Those that use CUDA graphs need a GPU, and are
+    not for training, of which a step has more than the forward."""
     ways = [EAGER, REWRITTEN, OPTIMIZED, GRAPH, OPTIMIZED_GRAPH, *COMPILE_WAYS[compile]]
-    return [way for way in ways if device == "cuda" or not (GRAPH in way or REDUCED in way)]
+    out = [] if device == "cuda" and not backward else [GRAPH, REDUCED]
+    out += [f"{REWRITTEN} {COMPILE}"] if backward else []
+    return [way for way in ways if not any(each in way for each in out)]
 
 
 def way_title(found: Verification, way: str) -> str:
@@ -92,12 +97,23 @@ class TimeLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """How a model is trained: steps, the optimizer's name (a key of OPTIMIZERS) and learning rate, and the
+    dtype of `torch.autocast` ("": none)."""
+
+    steps: int = 50
+    optimizer: str = OPTIMIZERS[0]
+    learning_rate: float = 3e-4
+    autocast: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerificationTask:
     """What the child process is to verify: the model (fields of a `ModelConfig`) on `seeds` sets of weights
     and inputs, `turns` timing readings for each of the `ways`. `without`: kernels that stay off, with the
     reason. `in_place`: what is known of `Verification.in_place`. `shapes`: weights of the shapes, by name;
-    None: all that the source has. `expected_s`: about how long it takes, for its progress. `source`: loads
-    the model; only the child sets it."""
+    None: all that the source has. `expected_s`: about how long it takes, for its progress. `training`: of a
+    model that is trained. `source`: loads the model; only the child sets it."""
 
     model: Mapping[str, Any]
     device: str
@@ -110,12 +126,26 @@ class VerificationTask:
     in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     shapes: Mapping[str, float] | None = None
     expected_s: float = 0.0
+    training: TrainingPlan | None = None
     source: ModelSource | None = None
+
+    @property
+    def autocast(self) -> str:
+        """The dtype of `torch.autocast` in the model's calls; "" for none."""
+        return self.training.autocast if self.training is not None else ""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> VerificationTask:
+        """Reads what `asdict` makes of a task; loads no model."""
+        training = fields["training"] and TrainingPlan(**fields["training"])
+        return cls(**{**fields, "training": training, "source": source_of(fields["model"])})
 
     def load(self, seed: int) -> list[LoadedModel]:
         """Loads the model at each of its shapes, with weights and inputs drawn from this seed."""
         assert self.source is not None
-        models = self.source.load(device=self.device, dtype=self.dtype, backward=False, seed=seed)
+        trains = self.training is not None
+        models = self.source.load(device=self.device, dtype=self.dtype, backward=trains, seed=seed)
+        models = [replace(each, autocast=self.autocast) for each in models]
         return models if self.shapes is None else at_shapes(models, self.shapes)
 
 

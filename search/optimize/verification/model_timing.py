@@ -1,4 +1,4 @@
-"""Times a forward in each way of running the model, with interleaved readings."""
+"""Times a forward, or a step of training, in each way of running the model, with interleaved readings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from search.optimize.verification.compiled_code import compiled_speedups
 from search.optimize.verification.forward_plan import plan_of, record_graph
 from search.optimize.verification.interleaved import time_interleaved, warm
 from search.optimize.verification.launcher import TUNED, WAYS, VerificationTask, way_title
+from search.optimize.verification.loss_curves import memory_of, optimizer_of
 from search.optimize.verification.record import (
     COMPILED_PAIRS,
+    EAGER,
     GRAPH,
     OPTIMIZED,
     OPTIMIZED_GRAPH,
@@ -23,6 +25,7 @@ from search.optimize.verification.record import (
     REWRITTEN,
     Verification,
 )
+from search.optimize.verification.yardstick import Yardstick, results_of
 
 RECOMPILED = 8
 """PyTorch's default limit of recompilations; it is applied per shape."""
@@ -36,7 +39,7 @@ def time_model(
     Kernels that were left out stay off. In each way, the kernels that are slower there than their operators
     are off as well; in compiled code, the kernels that are not faster.
     """
-    plain, fast = task.load(task.seed), task.load(task.seed)
+    plain, fast = _load(task), _load(task)
     for model in fast:
         model.run()  # fills what the model makes in its first call
     package.load(fast[0].module, list(compared.left_out))
@@ -44,8 +47,9 @@ def time_model(
     plan.slower = compared.slower_in
     for name in compared.left_out:
         plan.kernels[name].on = False
-    if _compiles(task):
+    if _compiles_kernels(task):
         plan.compiles(compared.faster_compiled)
+    memory: dict[str, dict[str, int]] = {}
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
     failed = dict(compared.failed)
     for way in (each for each in task.ways if each not in failed):
@@ -53,7 +57,12 @@ def time_model(
             continue  # it is the same as the way with the kernels
         say(f"{way_title(compared, way)}: warming up")
         try:
-            own = _warmed_runs(way, fast if way.startswith((OPTIMIZED, REWRITTEN)) else plain)
+            models = _models(way, fast if way.startswith((OPTIMIZED, REWRITTEN)) else plain)
+            own = _warmed_runs(way, models)
+            if task.training is not None and way != REWRITTEN:
+                memory |= _memory(way, models[0])
+            if task.training is not None and way in dict(COMPILED_PAIRS).values():
+                _check_compiled(models, plain, fast, task.seed)
             runs |= {(shape, way): run for shape, run in own.items()}
         except Exception as error:  # from the compiler, or from the code it made
             failed[way] = f"{type(error).__name__}: {first_line(error)}"
@@ -63,12 +72,42 @@ def time_model(
     ).items():
         ms.setdefault(shape, {})[way] = read
     shapes = {each.shape: each.weight for each in plain}
-    return replace(compared, sessions=[ms], failed=failed, shapes=shapes)
+    return replace(compared, sessions=[ms], failed=failed, shapes=shapes, memory=memory)
 
 
-def _compiles(task: VerificationTask) -> bool:
-    """Whether kernels are timed in compiled code."""
-    return any(with_kernels in task.ways for _, with_kernels in COMPILED_PAIRS)
+def _load(task: VerificationTask) -> list[LoadedModel]:
+    """The model at each of its shapes; in training its calls are steps."""
+    models = task.load(task.seed)
+    if task.training is None:
+        return models
+    optimizer = optimizer_of(models[0].module, task.training)
+    return [replace(each, optimizer=optimizer) for each in models]
+
+
+def _memory(way: str, model: LoadedModel) -> dict[str, dict[str, int]]:
+    """The memory of a step; on a CPU what compiled code saves is not known."""
+    return {} if model.device == "cpu" and way not in (EAGER, OPTIMIZED) else {way: memory_of(model)}
+
+
+def _check_compiled(
+    compiled: Sequence[LoadedModel], plain: Sequence[LoadedModel], fast: Sequence[LoadedModel], seed: int
+) -> None:
+    """Raises ValueError if the gradients of compiled code with kernels differ from the original's."""
+    plain[0].module.load_state_dict(fast[0].module.state_dict())
+    for each, original in zip(compiled, plain, strict=True):
+        found = Yardstick(replace(original, optimizer=None), seed).check(
+            results_of(replace(each, optimizer=None))
+        )
+        if not found.passes:
+            raise ValueError(
+                f"the error of {found.where} is {found.error:.1e}; {found.allowed:.1e} is allowed"
+            )
+
+
+def _compiles_kernels(task: VerificationTask) -> bool:
+    """Whether each kernel is timed in compiled code, as an operator; in training the compiler follows its
+    code."""
+    return task.training is None and any(ours in task.ways for _, ours in COMPILED_PAIRS)
 
 
 def _kernel_speedups(
@@ -81,19 +120,16 @@ def _kernel_speedups(
             say(f"timing each kernel in its place: {WAYS[way]}")
             found[way] = ablation_speedups(models, task.turns, say, as_graph=way == OPTIMIZED_GRAPH)
     compared = replace(compared, in_place=found)
-    if _compiles(task):
+    if _compiles_kernels(task):
         say("timing each kernel in compiled code")
         compared = replace(compared, over_compiled=compiled_speedups(models, task.turns, say))
     return compared.without_useless
 
 
-def _warmed_runs(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any]]:
-    """A function per shape that runs the model in this way, warmed up. Each shape is compiled separately.
-    Raises what the model or the compiler raises."""
+def _models(way: str, models: Sequence[LoadedModel]) -> list[LoadedModel]:
+    """The model as its calls run in this way, compiled or not. Each shape is compiled separately."""
     import torch
 
-    if way in (GRAPH, OPTIMIZED_GRAPH):
-        return {each.shape: _as_graph(way, each) for each in models}
     module: Any = models[0].module
     dynamic = None
     if len(models) > 1:
@@ -103,17 +139,25 @@ def _warmed_runs(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[
         module = torch.compile(module, dynamic=dynamic)
     elif REDUCED in way or way == TUNED:
         module = torch.compile(module, mode=REDUCED if REDUCED in way else TUNED, dynamic=dynamic)
-    runs = {each.shape: replace(each, module=module).run for each in models}
+    return [replace(each, module=module) for each in models]
+
+
+def _warmed_runs(way: str, models: Sequence[LoadedModel]) -> dict[str, Callable[[], Any]]:
+    """A function per shape that runs the model in this way, warmed up. Raises what the model or the compiler
+    raises."""
+    if way in (GRAPH, OPTIMIZED_GRAPH):
+        return {each.shape: _as_graph(way, each) for each in models}
+    runs: dict[str, Callable[[], Any]] = {each.shape: each.run for each in models}
     if way.startswith(REWRITTEN):
-        runs = {shape: _without_kernels(models[0], run) for shape, run in runs.items()}
+        plan = plan_of(models[0])
+        runs = {shape: _without_kernels(plan, run) for shape, run in runs.items()}
     for run in runs.values():
         warm(run)
     return runs
 
 
-def _without_kernels(model: LoadedModel, run: Callable[[], Any]) -> Callable[[], Any]:
+def _without_kernels(plan: Any, run: Callable[[], Any]) -> Callable[[], Any]:
     """The same function with the operators in place of all kernels."""
-    plan = plan_of(model)
     off = {key: [*plan.kernels] for key in ("eager", "compiled")}
 
     def operators() -> Any:

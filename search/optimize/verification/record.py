@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +25,8 @@ REWRITTEN = "rewritten"
 """The forward as code, without any kernel: what it gains is not the kernels'."""
 COMPILED_PAIRS = tuple((way, f"{OPTIMIZED} {way}") for way in (COMPILE, REDUCED))
 """Ways of compiling the model: the original, and with the kernels."""
+LARGEST_SHARE = 0.1
+"""Loss curves that may differ by more than this share of the loss's change say little."""
 Session = Mapping[str, Mapping[str, Sequence[float]]]
 FILE = "verification.json"
 
@@ -33,7 +36,7 @@ class ModelCheck:
     """The comparison on one set of weights and inputs at one `shape`. `error`: of the model with kernels,
     against the original in float64, or against eager where float64 does not fit (`eager_error` None).
     `eager_error`: of the original in its dtype. `tokens`: share of the positions whose most likely token is
-    the original's; None without logits."""
+    the original's; None without logits. `where`: in training, the output or gradient that is the worst."""
 
     seed: int
     error: float
@@ -41,11 +44,42 @@ class ModelCheck:
     allowed: float
     tokens: float | None = None
     shape: str = ""
+    where: str = ""
 
     @property
     def passes(self) -> bool:
         """Whether the error is small enough."""
         return self.error <= self.allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurves:
+    """The losses of the original and of the model with kernels, trained from the same weights on the same
+    inputs, by step. `spread`: how far rounding had moved the original's loss until then; `allowed`: how far
+    the loss with kernels may be from the original's (see `loss_curves`)."""
+
+    optimizer: str
+    learning_rate: float
+    original: Sequence[float]
+    with_kernels: Sequence[float]
+    spread: Sequence[float]
+    allowed: Sequence[float]
+
+    @property
+    def differences(self) -> list[float]:
+        """The distance of the two curves by step; infinite where one is not finite."""
+        pairs = zip(self.original, self.with_kernels, strict=True)
+        return [abs(one - other) if math.isfinite(one - other) else math.inf for one, other in pairs]
+
+    @property
+    def passes(self) -> bool:
+        """Whether the two curves are the same within the allowed error."""
+        return all(own <= most for own, most in zip(self.differences, self.allowed, strict=True))
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether the curves would differ if the gradients did: the loss changes far more than is allowed."""
+        return max(self.allowed) < LARGEST_SHARE * (max(self.original) - min(self.original))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +110,10 @@ class Verification:
             (speedup, low, high); empty where no compiled code was timed.
         in_place: speedup of the forward with a kernel over the forward with its operators, by way of running
             the model and kernel, as (speedup, low, high).
+        backward: whether the model is trained: results include gradients, and times are those of a step of
+            training (forward, backward and the optimizer's step).
+        curves: of a model that is trained, its losses.
+        memory: of a model that is trained, bytes by way of running it and kind (see `memory_of`).
     """
 
     checks: Sequence[ModelCheck]
@@ -88,11 +126,15 @@ class Verification:
     shapes: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
     over_compiled: Mapping[str, Sequence[float]] = field(default_factory=dict)
     in_place: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    backward: bool = False
+    curves: LossCurves | None = None
+    memory: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def passes(self) -> bool:
         """Whether the model with the remaining kernels computes what the original does."""
-        return bool(self.checks) and all(each.passes for each in self.checks)
+        learns = self.curves is None or self.curves.passes
+        return learns and bool(self.checks) and all(each.passes for each in self.checks)
 
     @property
     def as_graph(self) -> bool:
@@ -141,15 +183,18 @@ class Verification:
     @property
     def compiled_pays(self) -> bool:
         """Whether compiled code should run the kernels: unless the compiled model is significantly slower
-        with them, because a kernel keeps the compiler from fusing its operators with their neighbours."""
+        with them, because a kernel keeps the compiler from fusing its operators with their neighbours. In
+        training only if it was significantly faster."""
         timed = [each for each in COMPILED_PAIRS if {*each} <= {*self.ways}]
         pairs = [self.speedup(ours, theirs) for theirs, ours in timed]
+        if self.backward:
+            return any(low > 1 for _, low, _ in pairs)
         return all(high >= 1 for *_, high in pairs) or any(low > 1 for _, low, _ in pairs)
 
     @property
     def in_compiled(self) -> list[str] | None:
-        """The kernels that run in compiled code; None (all of them) where that was not measured."""
-        if not any(ours in self.ways for _, ours in COMPILED_PAIRS):
+        """The kernels that run in compiled code; None (all of them) where that was not measured for each."""
+        if self.backward or not any(ours in self.ways for _, ours in COMPILED_PAIRS):
             return None
         return self.faster_compiled
 
@@ -162,7 +207,9 @@ class Verification:
     def runs_kernels(self, way: str) -> bool:
         """Whether a kernel runs in this way of running the model."""
         compiled = way in dict(COMPILED_PAIRS).values()
-        running = self.faster_compiled if compiled else {*self.calls} - {*self.slower(way)}
+        running = {*self.calls} - {*self.slower(way)}
+        if compiled and not self.backward:
+            running = {*self.faster_compiled}
         return way.startswith(OPTIMIZED) and any(name not in self.left_out for name in running)
 
     @property
@@ -213,6 +260,7 @@ class Verification:
         fields.pop("follows")
         fields["checks"] = [ModelCheck(**each) for each in fields["checks"]]
         fields["growth"] = [GrowthStep(**each) for each in fields["growth"]]
+        fields["curves"] = LossCurves(**fields["curves"]) if fields.get("curves") else None
         return cls(**fields)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from search.optimize.verification.launcher import way_title
 from search.optimize.verification.record import (
     COMPILE,
+    COMPILED_PAIRS,
     EAGER,
     OPTIMIZED,
     OPTIMIZED_GRAPH,
     REWRITTEN,
+    LossCurves,
     Verification,
     interval_text,
 )
@@ -32,6 +34,7 @@ def report_lines(found: Verification) -> list[str]:
     lines += _times(found)
     if found.ways:
         lines.append(f"the fastest way: {way_title(found, found.fastest)}")
+    lines += memory_lines(found)
     lines += [line for ways in SHARES if (line := _share_line(found, *ways))]
     return lines + [f"{way_title(found, way):<34} failed: {why}" for way, why in found.failed.items()]
 
@@ -41,14 +44,19 @@ def summary_lines(found: Verification) -> list[str]:
     worst = max(found.checks, key=lambda each: each.error / each.allowed, default=None)
     lines = []
     if worst is not None:
-        verdict = "same outputs" if found.passes else "DIFFERENT outputs"
+        same = all(each.passes for each in found.checks)
+        what = "outputs and gradients" if found.backward else "outputs"
+        verdict = f"same {what}" if same else f"DIFFERENT {what}"
         reference = "float64" if worst.eager_error is not None else "eager"
         eager = f", eager's error {worst.eager_error:.1e}" if worst.eager_error is not None else ""
         lines.append(
             f"{verdict} on {len({each.seed for each in found.checks})} sets of weights and inputs"
             f"{f' at each of {len(found.shapes)} shapes' if len(found.shapes) > 1 else ''}: "
-            f"error {worst.error:.1e} against {reference}{eager}, {worst.allowed:.1e} allowed"
+            f"error {worst.error:.1e}{f' of {worst.where}' if worst.where else ''} against "
+            f"{reference}{eager}, {worst.allowed:.1e} allowed"
         )
+    if found.curves is not None:
+        lines += curve_lines(found.curves)
     tokens = [each.tokens for each in found.checks if each.tokens is not None]
     if tokens:
         lines.append(f"most likely tokens: {min(tokens):.2%} equal the original's")
@@ -66,9 +74,31 @@ def summary_lines(found: Verification) -> list[str]:
         if slower := [f"{name} {interval_text(own[name])}" for name in names]:
             where = "as a CUDA graph" if way == OPTIMIZED_GRAPH else "without a CUDA graph"
             lines.append(f"{where} the operators run instead of {', '.join(slower)}")
-    if found.over_compiled or not found.compiled_pays:
+    if found.over_compiled or not found.compiled_pays or (found.backward and found.ways):
         lines.append(_compiled_line(found))
     return lines + [f"removed: {name}: {why}" for name, why in found.left_out.items()]
+
+
+def curve_lines(curves: LossCurves) -> Iterator[str]:
+    """What the training showed, one line each."""
+    apart = max(curves.differences)
+    steps = f"{len(curves.original)} steps of {curves.optimizer} at {curves.learning_rate:g}"
+    yield (
+        f"{'same loss curve' if curves.passes else 'DIFFERENT loss curves'} over {steps}: from "
+        f"{curves.original[0]:.6g} to {curves.original[-1]:.6g}, with the kernels to "
+        f"{curves.with_kernels[-1]:.6g}; {apart:.1e} apart at most, {max(curves.allowed):.1e} allowed, "
+        f"rounding alone {max(curves.spread):.1e}"
+    )
+    if not curves.is_conclusive:
+        yield "the loss curves say little: rounding alone moves them by a large part of their change"
+
+
+def memory_lines(found: Verification) -> Iterator[str]:
+    """The memory of a step of training, one line per way of running it."""
+    for way, own in found.memory.items():
+        kinds = {"step": "a step needs", "saved": "saved between the passes"}
+        parts = ", ".join(f"{kinds[kind]} {size / 2**20:.4g} MiB" for kind, size in own.items())
+        yield f"{way_title(found, way):<34} memory: {parts}"
 
 
 def growth_lines(found: Verification) -> list[str]:
@@ -79,8 +109,12 @@ def growth_lines(found: Verification) -> list[str]:
 
 def _compiled_line(found: Verification) -> str:
     """Which kernels run in compiled code."""
+    timed = any(way in found.ways for _, way in COMPILED_PAIRS)
     if not found.compiled_pays:
-        return "in compiled code the original forward runs, because it is faster there"
+        why = "it is no slower there" if found.backward else "it is faster there"
+        return "in compiled code the original forward runs" + (f", because {why}" if timed else "")
+    if found.backward:
+        return "in compiled code all kernels run"
     used = [f"{name} {interval_text(found.over_compiled[name])}" for name in found.faster_compiled]
     left = len(found.over_compiled) - len(used)
     line = f"kernels in compiled code: {', '.join(used)}" if used else "in compiled code no kernel runs"

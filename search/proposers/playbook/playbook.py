@@ -51,6 +51,8 @@ class Playbook:
 
     def refusal(self, problem: Problem) -> str | None:
         """Why the playbook cannot search this problem, in one line; None if it can."""
+        if problem.backward:
+            return "the playbook writes no backward passes; set proposer=llm or mailbox"
         if self._templates(problem) is not None:
             return None
         language = LANGUAGES[problem.device]

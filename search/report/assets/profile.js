@@ -34,12 +34,14 @@ function outcome() {
   const used = found.problems.filter((each) => each.used), [own] = found.ways.filter((each) => each.name === "with the kernels");
   byId("outcome-cards").append(
     ...(own ? [card(times(own.speedup), `over eager [${own.low.toFixed(2)}, ${own.high.toFixed(2)}]`)] : []),
-    card(found.passes ? "same" : "DIFFERENT", "outputs, compared with the original"),
+    card(found.passes ? "same" : "DIFFERENT", `${data.backward ? "outputs, gradients and losses" : "outputs"}, compared with the original`),
     card(String(used.length), used.length === 1 ? "kernel installed" : "kernels installed"),
     card(tenth(used.reduce((sum, each) => sum + each.share, 0)), "of the original time replaced"),
   );
   const failed = Object.entries(found.failed).map(([name, why]) => `${name} failed: ${why}`);
-  byId("said").append(...[...found.said, ...failed, ...found.growth].map((line) => element("li", {}, line)));
+  byId("training-part").hidden = !found.curves;
+  if (data.backward) byId("timed").textContent = "a step of training (forward, backward and the optimizer's step)";
+  byId("said").append(...[...found.said, ...failed, ...found.growth, ...found.memory].map((line) => element("li", {}, line)));
   shapesTable(found.shapes);
   const kernel = (each) => (each.kernel ? withInterval(each.kernel) : "");
   const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `removed: ${each.left_out}` : each.kernel ? "another kernel is better there" : "");
@@ -66,7 +68,24 @@ function waysChart() {
   chart("chart-ways", [{
     type: "bar", orientation: "h", x: ways.map((each) => each.ms), y: ways.map((each) => escaped(each.name)), text: ways.map(text), textposition: "auto",
     marker: { color: ways.map((each) => colour(each.name.startsWith("with the kernels") ? "string" : "grey")) }, hovertemplate: "%{y}<br>%{text}<extra></extra>",
-  }], { title: several.length ? "One forward pass, on average" : "One forward pass", showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
+  }], { title: `One ${data.backward ? "step of training" : "forward pass"}${several.length ? ", on average" : ""}`, showlegend: false, xaxis: { title: { text: "ms" }, rangemode: "tozero" }, yaxis: { autorange: "reversed" } }, "ways");
+}
+
+/** A line over the steps of training. */
+const lossLine = (name, y, line) => ({ type: "scatter", mode: "lines", name, y, x: y.map((_, step) => step + 1), line, hovertemplate: `step %{x}: %{y:.6g}<extra>${name}</extra>` });
+
+function lossesChart() {
+  const { original, with_kernels: own, optimizer, learning_rate: rate } = data.outcome.curves;
+  chart("chart-losses", [lossLine("original", original, { color: colour("grey"), width: 4 }),
+    lossLine("with the kernels", own, { color: colour("string"), width: 2, dash: "dash" })],
+  { title: `Loss, trained with ${optimizer} at ${rate}`, xaxis: { title: { text: "step" } } }, "losses");
+}
+
+function differencesChart() {
+  const { differences, spread, allowed } = data.outcome.curves, above = (values) => values.map((each) => each || null);  // of a log axis
+  chart("chart-differences", [lossLine("allowed", allowed, { color: colour("grey"), width: 2 }), lossLine("rounding alone", above(spread), { color: colour("arm-1"), width: 2 }),
+    lossLine("with the kernels", above(differences), { color: colour("string"), width: 2 })],
+  { title: "Distance of the loss from the original's", xaxis: { title: { text: "step" } }, yaxis: logAxis("", [...spread, ...allowed, ...differences].filter((each) => each > 0)) }, "differences");
 }
 
 /** A bar for each operator, the slowest on top, then one for the rest and one for idle time. */
@@ -157,4 +176,5 @@ targetsTable();
 byId("save-targets").addEventListener("click", () => saveTable(`${pageName}-targets`, CSV, targetsShown().map((each) => CSV.map((key) => each[key]))));
 watchSvgButtons();
 document.body.dataset.ready = Math.round(performance.now());  // ms since the page was requested
-chartsOnLoad({ ...(data.outcome?.ways.length ? { "chart-ways": waysChart } : {}), "chart-operators": operatorsChart, "chart-modules": modulesChart });
+chartsOnLoad({ ...(data.outcome?.ways.length ? { "chart-ways": waysChart } : {}),
+  ...(data.outcome?.curves ? { "chart-losses": lossesChart, "chart-differences": differencesChart } : {}), "chart-operators": operatorsChart, "chart-modules": modulesChart });

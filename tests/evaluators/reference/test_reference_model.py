@@ -15,6 +15,7 @@ from torch.nn import functional
 from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison
 from evaluators.reference.accuracy.float64 import DoubleReference
 from evaluators.reference.answer import Draw, benchmark_rules
+from evaluators.reference.gradients import with_gradients
 from evaluators.reference.inputs import usable_distributions
 from evaluators.reference.inputs.input_distributions import LARGEST
 from evaluators.reference.inputs.usable_distributions import open_distributions
@@ -294,7 +295,7 @@ def test_float64_is_without_cudnn_but_for_recurrent_layers(recurrent: bool) -> N
 def test_backends_of_attention_are_its_formula_in_float64(backend: str, heads: int) -> None:
     operator = f"_scaled_dot_product_{backend}".removesuffix("_attention_for_cpu") + "_attention"
     operator += "_for_cpu" * backend.endswith("cpu")
-    between = (None, False) if backend in ("cudnn", "efficient") else ()
+    between = (None, True) if backend in ("cudnn", "efficient") else ()
 
     class Attention(nn.Module):
         def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -305,9 +306,16 @@ def test_backends_of_attention_are_its_formula_in_float64(backend: str, heads: i
     key, value = torch.randn(2, heads, 6, 8), torch.randn(2, heads, 6, 8)
     source = f"torch.ops.aten.{operator}"
     (found,), _ = DoubleReference(Attention(), source=source).run([query, key, value], changes_inputs=False)
-    scores = query.double() @ key.double().repeat_interleave(4 // heads, 1).mT * 0.3
-    scores.masked_fill_(torch.ones(6, 6, dtype=torch.bool).triu(1), float("-inf"))
-    torch.testing.assert_close(found, scores.softmax(-1) @ value.double().repeat_interleave(4 // heads, 1))
+    leaves = [each.double().requires_grad_() for each in (query, key, value)]
+    q, k, v = leaves[0], *(each.repeat_interleave(4 // heads, 1) for each in leaves[1:])
+    scores = (q @ k.mT * 0.3).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), float("-inf"))
+    wanted = scores.softmax(-1) @ v
+    torch.testing.assert_close(found, wanted.detach())
+    trained, upstream = with_gradients(Attention()), torch.randn(2, 4, 6, 8)
+    reference = DoubleReference(trained, source=source)
+    (_, *gradients), _ = reference.run([query, key, value, [upstream]], changes_inputs=False)
+    for ours, theirs in zip(gradients, torch.autograd.grad(wanted, leaves, upstream.double()), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_recurrence_with_a_state_of_zeros_runs_in_float64() -> None:

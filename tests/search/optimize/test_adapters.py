@@ -232,3 +232,29 @@ def test_attention_on_grouped_queries_is_declined(
     )
     assert kernel is not None
     assert takes(entries["attention/triton"], kernel, problem) is right
+
+
+LABELS = torch.tensor([1, 4, -100, 0, 2, 3, -100, 1])
+
+
+@pytest.mark.parametrize(("how", "fits"), [({}, True), ({"reduction": "sum"}, True), ({"weight": 1}, False)])
+def test_a_cross_entropy_is_a_mean_of_the_librarys_losses(
+    how: dict[str, Any], fits: bool, entries: dict[str, Entry]
+) -> None:
+    if "weight" in how:
+        how = {"weight": torch.rand(5)}
+
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(x.float(), labels, **how)
+
+    x = rand(8, 5)
+    made = traced(loss, x.bfloat16(), LABELS)
+    kernel = adapted(entries["cross_entropy/triton"], chain(made), made.views)
+    assert (kernel is not None) is fits
+    if kernel is not None:
+        own: dict[str, Any] = {"torch": torch}
+        own["cross_entropy"] = lambda x, labels, ignored: functional.cross_entropy(
+            x, labels, reduction="none", ignore_index=ignored
+        )
+        exec(kernel.source.partition(MARK)[2], own)
+        torch.testing.assert_close(own["ModelNew"]()(x.bfloat16(), LABELS), loss(x.bfloat16(), LABELS))

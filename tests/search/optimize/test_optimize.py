@@ -45,9 +45,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_a_profile_is_written_and_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["model=my_model.py", "model.sizes.rows=16", "device=cpu", "iterations=2", "warmup=1"]
-    assert main([*given, "backward=true"]) == 0
+    assert main([*given, "backward=true", "stop_after=profile"]) == 0
     said = capsys.readouterr().out
-    assert "backward=true: stops after the profile, because kernels support the forward only" in said
+    assert "targets are parts of the forward, each with the time of its forward and backward pass" in said
     [folder] = (place / "outputs" / "optimize").iterdir()
     profile = read_profile(folder)
     assert (profile.model, profile.backward, profile.dtype, profile.iterations) == (
@@ -282,6 +282,24 @@ def test_the_settings_of_a_model() -> None:
         ),
         (["model=my_model.py", "stop_after=end"], "stop_after is end; it must be one of profile, extract"),
         (["model=my_model.py", "turns=2"], "turns is 2"),
+        (
+            ["model=my_model.py", "backward=true", "training.optimizer=adam"],
+            "training.optimizer is adam; it must be one of adamw, sgd; did you mean adamw?",
+        ),
+        (["model=my_model.py", "training.steps=0"], "training.steps is 0; it must be a whole number"),
+        (
+            ["model=my_model.py", "training.learning_rate=0"],
+            "training.learning_rate is 0.0; it must be above",
+        ),
+        (
+            ["model=my_model.py", "training.autocast=float16"],
+            "training.autocast is float16; it must be bfloat16",
+        ),
+        (["model=my_model.py", "training.autocast=bfloat16"], "training.autocast needs backward=true"),
+        (
+            ["model=my_model.py", "backward=true", "budget.evaluations=9"],
+            "backward=true: the playbook writes no backward passes; set proposer=llm or mailbox",
+        ),
         (["model=my_model.py", "budget.evaluations=0"], "budget.evaluations is 0; it must be positive"),
         (["model=my_model.py", "compile=no"], "compile is no; it must be one of none, default, all"),
         (["resume=nowhere"], "resume=nowhere: no optimization in this folder"),

@@ -14,7 +14,7 @@ from search.optimize.extraction.record import EXTRACTION, ExtractedProblem, Extr
 from search.optimize.outcome import KERNELS, outcome_of
 from search.optimize.profile_page import BadProfile, modules, page_data, write_page
 from search.optimize.profiling.record import Profile, ShapeTime
-from search.optimize.verification.record import FILE, ModelCheck, Verification
+from search.optimize.verification.record import FILE, LossCurves, ModelCheck, Verification
 from tests.search.optimize.profiling.test_profile import CHAIN, SOFTMAX, VIEW, case, profile, target
 from tests.search.report.in_browser import ChartsInBrowser, browser, page
 
@@ -105,6 +105,16 @@ def with_outcome(folder: Path) -> Path:
             }
         ],
         failed={"max-autotune": "it took longer than 5 s"},
+        backward=True,
+        curves=LossCurves(
+            optimizer="adamw",
+            learning_rate=1e-3,
+            original=[4.0, 2.0, 1.0],
+            with_kernels=[4.0, 2.1, 1.0],
+            spread=[0.0, 0.1, 0.1],
+            allowed=[0.01, 0.4, 0.4],
+        ),
+        memory={"eager": {"step": 2**30, "saved": 2**20}},
     ).write(folder / FILE)
     return folder
 
@@ -121,6 +131,8 @@ def test_the_outcome_has_ways_shapes_and_problems(tmp_path: Path) -> None:
         ("few", 1.0),
         ("many", 5.0),
     ]
+    assert found["curves"]["differences"] == pytest.approx([0.0, 0.1, 0.0])
+    assert found["memory"][0].endswith("memory: a step needs 1024 MiB, saved between the passes 1 MiB")
     first, second = found["problems"]
     assert (first["used"], first["kernel"]["speedup"], first["sites"]) == (2, 3.0, ["h.*.mlp"])
     assert (second["used"], second["kernel"]) == (0, None)
@@ -164,6 +176,12 @@ class TestInBrowser(ChartsInBrowser):
         expect(page.locator("#problems")).to_contain_text("in the model, 2 calls")
         expect(page.locator("#said")).to_contain_text("max-autotune failed: it took longer than 5 s")
         expect(page.locator("#chart-ways .bars .point")).to_have_count(2)
+
+    def test_the_losses_of_a_training_are_drawn(self, page: Page) -> None:
+        expect(page.locator("#said")).to_contain_text("same loss curve over 3 steps of adamw at 0.001")
+        page.locator("#chart-differences").scroll_into_view_if_needed()
+        expect(page.locator("#chart-losses .scatterlayer .trace")).to_have_count(2)
+        expect(page.locator("#chart-differences .scatterlayer .trace")).to_have_count(3)
 
     def test_targets_are_chosen_by_kind_and_by_text(self, page: Page) -> None:
         page.locator("select[name=kind]").select_option("chain")

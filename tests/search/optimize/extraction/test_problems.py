@@ -272,6 +272,13 @@ class TestDistributions:
         )
         assert distribution_of([torch.tensor([True, False])]).code("X") == "torch.rand(X) < 0.5"
 
+    def test_ignored_labels_have_their_share(self) -> None:
+        labels = torch.tensor([3, 7, -100, 5])
+        assert (
+            distribution_of([labels]).code("X")
+            == "torch.randint(3, 8, X, dtype=torch.int64).masked_fill_(torch.rand(X) < 0.25, -100)"
+        )
+
     def test_strides_are_the_tensors(self) -> None:
         assert distribution_of([rand(3, 4).t()]).strides == (1, 4)
         assert distribution_of([rand(3, 1).expand(3, 4)]).strides == ()

@@ -116,3 +116,21 @@ def test_a_call_with_inexpressible_arguments_is_recorded() -> None:
 def test_repeating_pixels_is_memory_bound() -> None:
     run = record(loaded(nn.Upsample(scale_factor=2), rand(1, 2, 3, 3)))
     assert {call.kind for call in called(run, "upsample_nearest2d")} == {OperatorKind.LIGHT}
+
+
+def test_the_backward_pass_knows_its_forward_calls() -> None:
+    run = record(loaded(Blocks(), rand(4, 8), backward=True))
+    assert [call.backward for call in run.calls] == [
+        place >= run.forward_calls and call.name != "ones_like" for place, call in enumerate(run.calls)
+    ]
+    assert all(call.origin is None for call in run.forward.calls)
+    for name, origin in (("gelu_backward", "gelu"), ("mm", "addmm")):
+        own = [call for call in called(run, name) if call.origin is not None]
+        assert own and all(run.calls[call.origin].name == origin for call in own if call.origin is not None)
+        assert all(run.calls[call.origin].site == call.site for call in own if call.origin is not None)
+
+
+def test_the_gradient_of_a_view_belongs_to_the_call_that_read_it() -> None:
+    run = record(loaded(Function(lambda x: (x[:2].exp() * 3).sum()), rand(4).requires_grad_(), backward=True))
+    [padded] = called(run, "slice_backward")
+    assert padded.origin is not None and run.calls[padded.origin].name == "exp"

@@ -24,6 +24,7 @@ from search.optimize.profiling.targets import (
     family_name,
     floor_of,
     merge_shapes,
+    of_both_passes,
     operators_of,
 )
 from search.optimize.profiling.timing import ProfileTiming
@@ -207,3 +208,19 @@ def test_names_of_families() -> None:
 def test_the_site_of_several_calls_is_the_module_that_they_share() -> None:
     assert common_site(["h.0.mlp.fc", "h.0.mlp", "h.0.mlp.proj"]) == "h.0.mlp"
     assert common_site(["a.b", "c"]) == common_site(["", "a"]) == ""
+
+
+def test_a_target_for_training_has_the_time_of_both_passes() -> None:
+    run = record(loaded(Mlp().train(), rand(4, 8), backward=True))
+    found = {each.name: each for each in of_both_passes(run, timed(run, quickest_ms=1e-6), MACHINE)}
+    forward = {each.name: each for each in operators_of(run, timed(run, quickest_ms=1e-6), MACHINE)}
+    assert {"gelu", "addmm", "addmm + gelu"} <= {*found} and "gelu_backward" not in found
+    assert (found["gelu"].calls, found["gelu"].time_ms) == (1, 2.0), "forward and gelu_backward"
+    assert found["gelu"].floor_ms == pytest.approx(2 * forward["gelu"].floor_ms)
+    assert found["addmm"].calls == 2 and found["addmm"].time_ms > 2 * 2
+    own, both = (
+        sum(case.operations * case.calls for case in each["addmm"].cases) for each in (forward, found)
+    )
+    assert both == own + sum(call.operations for call in run.calls if call.name == "mm")
+    chain = found["addmm + gelu"]
+    assert chain.time_ms == pytest.approx(found["gelu"].time_ms + found["addmm"].cases[0].time_ms, abs=3.0)
