@@ -69,6 +69,7 @@ def family(
     shapes: dict[str, Sequence[Sequence[int]]],
     inputs: Callable[[Sizes], Sequence[Sequence[int]]],
     around: str = "",
+    weights: Callable[[Sizes], Sequence[Sequence[int]]] = lambda of: (),
 ) -> list[Operator]:
     """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
     dtype."""
@@ -79,6 +80,7 @@ def family(
             shapes=tuple(dict(zip(names.split(), each, strict=True)) for each in values),
             inputs=inputs,
             dtypes=(dtype,),
+            weights=weights,
             backward=True,
             around=around,
         )
@@ -207,8 +209,9 @@ FAMILIES = [
             ),
             WIDE: ((2048, 1024, 32000),),
         },
-        lambda of: [(of["rows"], of["features"])],
+        rows_and("features"),
         MEAN,
+        lambda of: [(of["vocabulary"], of["features"])],
     ),
     *family(
         "rotary",
@@ -271,6 +274,7 @@ FAMILIES = [
             WIDE: ((4096, 1024, 2816), (2048, 2048, 5632)),
         },
         lambda of: [(of["tokens"], of["features"])],
+        weights=lambda of: [(of["hidden"], of["features"])],
     ),
     *family(
         "attention",
