@@ -70,6 +70,7 @@ def family(
     inputs: Callable[[Sizes], Sequence[Sequence[int]]],
     around: str = "",
     weights: Callable[[Sizes], Sequence[Sequence[int]]] = lambda of: (),
+    also: str = "",
 ) -> list[Operator]:
     """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
     dtype."""
@@ -83,6 +84,7 @@ def family(
             weights=weights,
             backward=True,
             around=around,
+            also=also,
         )
         for dtype, values in shapes.items()
     ]
@@ -245,6 +247,7 @@ FAMILIES = [
             *[(of["length"], of["head_size"] // 2)] * 2,
         ],
         ANGLES,
+        also="training/rotary",
     ),
     *family(
         "swiglu",

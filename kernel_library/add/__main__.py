@@ -47,6 +47,7 @@ class LibraryAddConfig(LibraryConfig):
     language: str = option(
         "auto", "language: auto | cpp | cuda | triton; auto: detected from the file's imports"
     )
+    op: str = option("", "operation that it computes, e.g. residual_rmsnorm; empty: detected")
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")
@@ -103,6 +104,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         kernel=judged_kernel(kernel, evaluation),
         measurements=(Measurement(problem=problem, evaluation=evaluation),),
         tags=tuple(map(str, config.tags)),
+        op=str(config.op),
         shapes=shapes,
         dtypes=tuple(config.dtypes),
         function=str(config.function),

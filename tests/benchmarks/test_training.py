@@ -20,6 +20,7 @@ from evaluators.records.evaluation import Evaluation, Passes, Status
 from evaluators.records.timing import timing_of
 from evaluators.reference.reference_model import ReferenceModel
 from kernel_library.catalogue.originals import ORIGINALS
+from tests.kernel_library.entries import entry, shipped
 
 
 def evaluation(kernel_ms: float, saved_bytes: int = 2**20) -> Evaluation:
@@ -112,6 +113,30 @@ def test_the_shapes_of_a_table_are_those_that_best_is_given() -> None:
         given = [torch.empty(each, device="meta") for each in case.shapes]
         whole = [each.shape for each in ORIGINALS[op].arguments(*given) if isinstance(each, torch.Tensor)]
         assert whole[: len(given)] == [each.shape for each in given] and len(whole) == ORIGINALS[op].tensors
+
+
+WRAPPED = {
+    "library/rotary": True,
+    "training/rotary": False,
+    "library/cross_entropy": True,
+    "library/rmsnorm": False,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_kernels_for_the_familys_problem_take_part(name: str) -> None:
+    """Under any name of an operation; a loss gets its mean, and a rotary embedding its angles."""
+    op = name.partition("/")[2]
+    case = next(each for each in training_cases("cuda") if each.operator.op == op)
+    problem = replace(shipped(name), backward=True, dtype=case.dtype)
+    known = {"op": "else", "shapes": ("...x*",), "dtypes": (case.dtype,)}
+    mine, forward = (
+        entry(replace(problem, backward=each), "class ModelNew: ...\n", **known) for each in (True, False)
+    )
+    other = entry(replace(shipped("level1/softmax"), backward=True), **{**known, "op": op})
+    (kernel,) = case.ours([mine, forward, other], "9.0").values()
+    assert kernel.source.startswith(mine.kernel.source)
+    assert ("class ModelNew(" in kernel.source) is WRAPPED[name]
 
 
 def test_parts_and_wrong_calls(tmp_path: Path) -> None:
