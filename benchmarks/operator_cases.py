@@ -10,6 +10,7 @@ from pathlib import Path
 from evaluators.app.command import build, compose_config
 from evaluators.evaluate.__main__ import EvaluateConfig
 from evaluators.records.problem import Kernel, Problem
+from evaluators.reference.loading import load_problem
 from kernel_library.catalogue.best import fitting_entries
 from kernel_library.catalogue.entry import Entry
 
@@ -47,7 +48,7 @@ class Operator:
     sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen, and
     `weights` those of the weights that tell more about a call. `backward`: both passes are measured.
     `around` is source that replaces `Model` by one that calls it; the same is done to the kernels'
-    `ModelNew`."""
+    `ModelNew`, but not to those for the problem `also`, which are made so."""
 
     op: str
     problem: str
@@ -57,6 +58,7 @@ class Operator:
     weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
     backward: bool = False
     around: str = ""
+    also: str = ""
 
     def cases(self, device: str) -> Iterator[Case]:
         """All its cases."""
@@ -100,13 +102,23 @@ class Case:
         return [*self.operator.inputs(self.sizes), *self.operator.weights(self.sizes)]
 
     def ours(self, entries: Sequence[Entry], architecture: str) -> dict[str, Kernel]:
-        """The library's kernels for it, by the entries' ids."""
+        """The library's kernels for it, by the entries' ids; with their backward pass, those that were
+        measured on the operator's problem."""
         of, inputs = self.operator, self.operator.inputs(self.sizes)
-        found = fitting_entries(entries, of.op, inputs, self.dtype, architecture, backward=of.backward)
-        around = of.around.replace("Model", "ModelNew")
+        arguments = of.op, inputs, self.dtype, architecture
+        if not of.backward:
+            return {each.id: each.kernel for each in fitting_entries(entries, *arguments)}
+        around = {load_problem(of.problem).source: of.around.replace("Model", "ModelNew")}
+        if of.also:
+            around[load_problem(of.also).source] = ""
+        made = {
+            each.id: next((around[source] for source in sources_of(each) if source in around), None)
+            for each in entries
+        }
+        some = [replace(each, op=of.op) for each in entries if made[each.id] is not None]
         return {
-            each.id: replace(each.kernel, source=each.kernel.source + around) if around else each.kernel
-            for each in found
+            each.id: replace(each.kernel, source=f"{each.kernel.source}{made[each.id]}")
+            for each in fitting_entries(some, *arguments, backward=True)
         }
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
@@ -115,6 +127,11 @@ class Case:
         if name == "compile":
             return Kernel(source=problem.source + COMPILED, language="cpp")
         return Kernel(source=file.read_text(), language="cpp") if file.exists() else None
+
+
+def sources_of(entry: Entry) -> list[str]:
+    """The references on which an entry was measured with its backward pass."""
+    return [each.problem.source for each in entry.measurements if each.problem.backward]
 
 
 def rows_of(elements: int, widths: Sequence[int], rows: str, columns: str) -> tuple[dict[str, int], ...]:

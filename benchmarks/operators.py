@@ -189,7 +189,7 @@ def measure(
     """A row for each of the `cases` finished in time; each is printed immediately. `known` returns all cases
     for a device."""
     end = time.monotonic() + limit_s
-    rows = [row_of(case, found) for case in cases if (found := kept.get(case.name))]
+    rows = stored(cases, kept)
     for row in rows:
         print(row.line, flush=True)
     waiting = deque(case for case in cases if kept.get(case.name) is None)
@@ -279,6 +279,11 @@ def measured(ready: Sequence[Started], peers: Sequence[str], end: float) -> Iter
 def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:
     """By the same names."""
     return {name: each.to_json() for name, each in found.items()}
+
+
+def stored(cases: Sequence[Case], kept: JsonlStore) -> list[Row]:
+    """The rows of the cases that were measured before."""
+    return [row_of(case, found) for case in cases if (found := kept.get(case.name))]
 
 
 def row_of(case: Case, known: dict[str, Any]) -> Row:

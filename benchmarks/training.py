@@ -17,10 +17,11 @@ As `kernel_library.best(..., backward=True)` does, the benchmark takes the faste
 significantly faster than eager; where there is none, the original runs and counts as eager.
 
 `out` keeps the measurements, a line per shape, and a second call continues there; a table of all of them is
-written next to it as CSV. `merge` adds other files' lines. `part=1/2` takes every second family. Batches of
-`at_once` shapes are prepared at once, with up to 10 GB for each; a shape with unsteady times is measured once
-more. `keep` is the root of a library whose shape tables get the measurements as well (`kernel_library/seeds`:
-the ones that ship), by which `best(..., backward=True)` chooses.
+written next to it as CSV. `merge` adds other files' lines; with `limit_s=0` nothing is measured, and no GPU
+is needed. `part=1/2` takes every second family. Batches of `at_once` shapes are prepared at once, with up to
+10 GB for each; a shape with unsteady times is measured once more. `keep` is the root of a library whose shape
+tables get the measurements as well (`kernel_library/seeds`: the ones that ship), by which
+`best(..., backward=True)` chooses.
 
 Prints a line per shape, and for each family the share of shapes where the library is ahead of the fastest
 peer or even with it (within EVEN of its time, or the interval contains 1.00), where it is behind, and what is
@@ -39,7 +40,7 @@ from statistics import geometric_mean, median
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.operator_timing import EAGER
-from benchmarks.operators import EVEN, Row, keep, measure, summary
+from benchmarks.operators import EVEN, Row, keep, measure, stored, summary
 from benchmarks.training_cases import training_cases
 from evaluators.app.command import choose_device
 from evaluators.base.jsonl_store import JsonlStore
@@ -72,7 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := given.keys() - set(KEYS):
         raise UsageError(f"unknown key {min(unknown)}; known are {', '.join(KEYS)}")
-    device, _ = choose_device(given.get("device", "auto"), clustered=False)
+    limit_s = float(given.get("limit_s", "540"))
+    device = given.get("device", "auto")
+    if limit_s:
+        device, _ = choose_device(device, clustered=False)
     peers = [name for name in given.get("peers", ",".join(PEERS)).split(",") if name]
     families = part_of(
         list(dict.fromkeys(case.operator.op for case in training_cases(device))), given.get("part", "1/1")
@@ -89,9 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     kept = JsonlStore(out)
     for other in filter(None, given.get("merge", "").split(",")):
         merge(kept, Path(other), [case.name for case in cases])
-    limit_s = float(given.get("limit_s", "540"))
     at_once = int(given.get("at_once", "16"))
-    rows = measure(training_cases, cases, peers, kept, limit_s, at_once, READY_S)
+    if limit_s:
+        rows = measure(training_cases, cases, peers, kept, limit_s, at_once, READY_S)
+    else:
+        rows = stored(cases, kept)
     write_table(out.with_suffix(".csv"), rows)
     print("", *summary(rows), "", *saved(rows), sep="\n")
     print("", *behind(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")

@@ -69,6 +69,8 @@ def family(
     shapes: dict[str, Sequence[Sequence[int]]],
     inputs: Callable[[Sizes], Sequence[Sequence[int]]],
     around: str = "",
+    weights: Callable[[Sizes], Sequence[Sequence[int]]] = lambda of: (),
+    also: str = "",
 ) -> list[Operator]:
     """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
     dtype."""
@@ -79,8 +81,10 @@ def family(
             shapes=tuple(dict(zip(names.split(), each, strict=True)) for each in values),
             inputs=inputs,
             dtypes=(dtype,),
+            weights=weights,
             backward=True,
             around=around,
+            also=also,
         )
         for dtype, values in shapes.items()
     ]
@@ -207,8 +211,9 @@ FAMILIES = [
             ),
             WIDE: ((2048, 1024, 32000),),
         },
-        lambda of: [(of["rows"], of["features"])],
+        rows_and("features"),
         MEAN,
+        lambda of: [(of["vocabulary"], of["features"])],
     ),
     *family(
         "rotary",
@@ -242,6 +247,7 @@ FAMILIES = [
             *[(of["length"], of["head_size"] // 2)] * 2,
         ],
         ANGLES,
+        also="training/rotary",
     ),
     *family(
         "swiglu",
@@ -271,6 +277,7 @@ FAMILIES = [
             WIDE: ((4096, 1024, 2816), (2048, 2048, 5632)),
         },
         lambda of: [(of["tokens"], of["features"])],
+        weights=lambda of: [(of["hidden"], of["features"])],
     ),
     *family(
         "attention",

@@ -46,6 +46,7 @@ class LibraryAddConfig(LibraryConfig):
     pool: Any = group("local")
     kernel: str = option(MISSING, "the kernel's file, which defines ModelNew")
     language: str = option("auto", "language such as cuda, triton or cute; auto: by the file's imports")
+    op: str = option("", "operation that it computes, e.g. residual_rmsnorm; empty: detected")
     function: str = option("", "function that `best` returns; empty: detected")
     licence: str = option("", "the kernel's licence, e.g. Apache-2.0")
     tags: list[str] = option([], "keywords of the entry")
@@ -102,6 +103,7 @@ def add(config: DictConfig, output: Console, errors: Console) -> int:
         kernel=judged_kernel(kernel, evaluation),
         measurements=(Measurement(problem=problem, evaluation=evaluation),),
         tags=tuple(map(str, config.tags)),
+        op=str(config.op),
         shapes=shapes,
         dtypes=tuple(config.dtypes),
         function=str(config.function),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import training
 from benchmarks.operator_cases import OF_TRAINING
@@ -18,6 +19,8 @@ from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Passes, Status
 from evaluators.records.timing import timing_of
 from evaluators.reference.reference_model import ReferenceModel
+from kernel_library.catalogue.originals import ORIGINALS
+from tests.kernel_library.entries import entry, shipped
 
 
 def evaluation(kernel_ms: float, saved_bytes: int = 2**20) -> Evaluation:
@@ -69,8 +72,6 @@ def run(folder: Path, known: list[Row], monkeypatch: pytest.MonkeyPatch) -> int:
     for row in known:
         store.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
     monkeypatch.setattr(training, "training_cases", lambda device: [row.case for row in known])
-    monkeypatch.setattr(training, "choose_device", lambda wanted, clustered: ("cuda", ""))
-    monkeypatch.setattr("benchmarks.operators.visible_gpus", lambda: ["0"])
     monkeypatch.setattr("benchmarks.operators.KernelProcess", lambda *_: pytest.fail("it measures"))
     return training.main([f"out={folder / 'new' / 'all.jsonl'}", f"merge={store.path}", "limit_s=0"])
 
@@ -100,6 +101,42 @@ def test_a_wrong_kernel_of_ours_is_the_exit_status(tmp_path: Path, monkeypatch: 
     first, *others = rows()
     wrong = Evaluation(status=Status.INCORRECT, log="the gradient of x: ...")
     assert run(tmp_path, [replace(first, ours={"mine": wrong}), *others], monkeypatch) == 1
+
+
+def test_the_shapes_of_a_table_are_those_that_best_is_given() -> None:
+    """Of weights that decide about the time, too, in the order of the family's interface."""
+    first = {each.operator.op: each for each in reversed(training_cases("cuda"))}
+    assert first["linear_cross_entropy"].shapes == [(8192, 768), (50257, 768)]
+    assert first["swiglu"].shapes == [(8192, 576), (1536, 576)]
+    assert first["rotary"].shapes == [(8, 12, 1024, 64), (1024, 32), (1024, 32)]
+    for op, case in first.items():
+        given = [torch.empty(each, device="meta") for each in case.shapes]
+        whole = [each.shape for each in ORIGINALS[op].arguments(*given) if isinstance(each, torch.Tensor)]
+        assert whole[: len(given)] == [each.shape for each in given] and len(whole) == ORIGINALS[op].tensors
+
+
+WRAPPED = {
+    "library/rotary": True,
+    "training/rotary": False,
+    "library/cross_entropy": True,
+    "library/rmsnorm": False,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_kernels_for_the_familys_problem_take_part(name: str) -> None:
+    """Under any name of an operation; a loss gets its mean, and a rotary embedding its angles."""
+    op = name.partition("/")[2]
+    case = next(each for each in training_cases("cuda") if each.operator.op == op)
+    problem = replace(shipped(name), backward=True, dtype=case.dtype)
+    known = {"op": "else", "shapes": ("...x*",), "dtypes": (case.dtype,)}
+    mine, forward = (
+        entry(replace(problem, backward=each), "class ModelNew: ...\n", **known) for each in (True, False)
+    )
+    other = entry(replace(shipped("level1/softmax"), backward=True), **{**known, "op": op})
+    (kernel,) = case.ours([mine, forward, other], "9.0").values()
+    assert kernel.source.startswith(mine.kernel.source)
+    assert ("class ModelNew(" in kernel.source) is WRAPPED[name]
 
 
 def test_parts_and_wrong_calls(tmp_path: Path) -> None:

@@ -163,17 +163,17 @@ def test_a_kernel_is_added_verified_and_used(
     assert "not added: its speedup of" in capsys.readouterr().out.splitlines()[-1]
     assert FolderLibrary(root, seeds=None).entries() == []
     call.append("library.min_speedup=0")  # a kernel that is as fast as eager
-    wide = ["shapes=[...x128,*x1..]", "dtypes=[float32,bfloat16]"]
+    wide = ["shapes=[...x128,*x1..]", "dtypes=[float32,bfloat16]", "op=tanhs"]
     assert add.main([*call, "licence=MIT", "tags=[small, mine]", *wide]) == 0
     (added,) = FolderLibrary(root, seeds=None).entries()
     assert capsys.readouterr().out.endswith(f"{added.id}: added\n")
-    assert (added.op, added.licence, added.tags) == ("matmul_tanh", "MIT", ("small", "mine"))
+    assert (added.op, added.licence, added.tags) == ("tanhs", "MIT", ("small", "mine"))
     assert (added.shapes, added.dtypes) == (("...x128", "*x1.."), ("float32", "bfloat16"))
     (measurement,) = added.measurements
     assert measurement.problem.source == REFERENCE
     assert measurement.evaluation.correctness is not None
     with pytest.raises(LookupError, match="none at all"):  # it holds weights: no plain function
-        best("matmul_tanh", like=torch.ones(128, 128), root=root)
+        best("tanhs", like=torch.ones(128, 128), root=root)
 
     card = (root / added.id / "card.yaml").read_text()
     check = [f"entry={added.id}", "device=cpu", f"library.root={root}", *QUICK]
