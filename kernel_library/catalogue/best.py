@@ -60,7 +60,8 @@ def best(
     more than a factor of 1.25, and last two sizes of each tensor that are multiples of the same powers of two
     up to 16. If none is near, the kernels that fit, the original and the original under `torch.compile` are
     timed here, once: for two seconds, after what has to be built. The result is kept in the user's cache
-    folder. Without a measurement, the closest one on record decides although it is not near.
+    folder. Without a measurement, the closest one on record decides although it is not near. If no kernel
+    fits, the original is returned, compiled or not, whichever is faster here.
 
     A kernel that does not load, for example because a compiler is missing, is skipped with a warning. The
     kernel's source runs in this process, so use only a `root` that you trust.
@@ -82,7 +83,8 @@ def best(
         A kernel that is not differentiable raises RuntimeError for such inputs.
 
     Raises:
-        LookupError: no kernel fits; the message names the operations that have one.
+        LookupError: no kernel fits, and PyTorch's own computation is not known; the message names the
+            operations that have a kernel.
         OSError: the root cannot be read.
     """
     import torch
@@ -98,14 +100,12 @@ def best(
     ]
     entries = {candidate.name: entry for entry, candidate in fitting}
     some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
-    if backward and not some and (pytorchs := _original_of_any(known, op)) is not None:
-        why = "the library has no kernel with a backward pass for this call"
-        return FastestFunction(pytorchs.function, name=EAGER, why=why)
-    if not some:
-        what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
+    original = original_of(op, entries[some[0].name]) if some else _original_of_any(known, op, len(shapes))
+    what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
+    missing = f"the library has no kernel{' with a backward pass' if backward else ''} for {what}"
+    if not some and original is None:
         have = ", ".join(sorted({entry.op for entry in known if entry.function}))
-        raise LookupError(f"the library has no kernel for {what}; it has {have or 'none at all'}")
-    original = original_of(op, entries[some[0].name])
+        raise LookupError(f"{missing}; it has {have or 'none at all'}")
 
     @functools.cache
     def function(name: str) -> Callable[..., Any] | None:
@@ -114,7 +114,7 @@ def best(
         return _loaded(entries[name]) if name in entries else None
 
     order: list[tuple[str, str]] = []
-    near = some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
+    near = bool(some) and some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
     if measure and original is not None and not near:
         kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
         kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
@@ -122,7 +122,8 @@ def best(
         key = json.dumps([op, device, torch.__version__, kinds, kernels, *([needs] if backward else [])])
         arguments = partial(original.call, tensors, needs)
         order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], arguments, tensors[0]))
-    for name, why in order or _by_records(some, original, architecture, dtype, shapes):
+    recorded = _by_records(some, original, architecture, dtype, shapes) if some else [(EAGER, missing)]
+    for name, why in order or recorded:
         if (found := function(name)) is not None:
             kernel = next((each for each in some if each.name == name), None)
             supports = None if kernel is None else partial(_supports, kernel, architecture)
@@ -148,8 +149,11 @@ def fitting_entries(
     return [entry for entry, _ in fitting if entry.function or backward]
 
 
-def _original_of_any(known: Sequence[Entry], op: str) -> Original | None:
-    """PyTorch's own computation of an operation that some entry has, or of a family."""
+def _original_of_any(known: Sequence[Entry], op: str, tensors: int) -> Original | None:
+    """PyTorch's own computation of a family, or of an operation that some entry has; None if it does not take
+    as many tensors."""
+    if op in ORIGINALS and tensors > ORIGINALS[op].tensors:
+        return None
     entry = next((each for each in known if each.op == op and each.function), None)
     return ORIGINALS.get(op) if entry is None else original_of(op, entry)
 
