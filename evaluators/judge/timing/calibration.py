@@ -98,11 +98,14 @@ class Calibration(ABC):
     def slack_ms(self, calls: int) -> float:
         """ms by which a call in a block of `calls` calls may randomly take longer: by the clock and, if much
         is copied, by the block's overhead, which is subtracted and varies too."""
-        copies_much = (
-            self._eager.buffers.inputs.call_bytes + self._eager.buffers.outputs.call_bytes > LARGE_BYTES
-        )
-        overhead_ms = OVERHEAD_VARIES * self.overhead(calls).total_ms if copies_much else 0.0
+        overhead_ms = OVERHEAD_VARIES * self.overhead(calls).total_ms if self._copies_much else 0.0
         return (self.noise_ms + overhead_ms) / calls
+
+    @property
+    def _copies_much(self) -> bool:
+        """See LARGE_BYTES."""
+        buffers = self._eager.buffers
+        return buffers.inputs.call_bytes + buffers.outputs.call_bytes > LARGE_BYTES
 
     def baseline_slack_ms(self, calls: int) -> float:
         """ms by which a call of the baseline may take longer in such a block than in its usual ones."""

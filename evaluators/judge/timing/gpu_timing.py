@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from evaluators.judge.runner_client import CandidateRefused, RunnerClient, shuffled
 from evaluators.judge.staging import Batch, Staging
-from evaluators.judge.timing.calibration import Calibration
+from evaluators.judge.timing.calibration import OVERHEAD_VARIES, Calibration
 from evaluators.judge.timing.evenness import Evenness, evenness
 from evaluators.records.evaluation import Status
 from evaluators.records.timing import (
@@ -316,6 +316,11 @@ class GpuCalibration(Calibration):
         calls = max(n for n in sizes if n <= LEAST_LINKS or self.overhead(n).total_ms <= LINKS_MS)
         overhead_ms = self._eager.chain_overhead_ms(self._staging.batch(calls), wait=waits)
         return (overhead_ms - self.overhead(calls).total_ms) / calls
+
+    def chain_slack_ms(self, link_ms: float) -> float:
+        """ms by which a call in a chain may take longer than its link of `link_ms` explains: by the clock's
+        noise and, if inputs are large, by how much the time to change them varies."""
+        return self.noise_ms + (OVERHEAD_VARIES * link_ms if self._copies_much else 0.0)
 
     def overhead(self, calls: int) -> Overhead:
         """See `Calibration`. On a busy machine starting and ending a block takes longer, equally for all

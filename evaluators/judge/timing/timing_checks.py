@@ -62,19 +62,23 @@ class TimingChecks:
         because its launches would count."""
         waits = self._client.waits and not self._client.queued_some
         link_ms, chain_ms, reason = self._calibration.link_ms[waits], math.inf, None
+        slack_ms = self._calibration.chain_slack_ms(link_ms)
         queued = False
         for _ in range(MOST_CHAINS):
             chain_ms = min(chain_ms, self._chain_ms(min(calls, CHAIN_CALLS)))
             queued = queued or not self._client.late
-            reason = batched(chain_ms, kernel_ms, link_ms, SLACK)
+            reason = batched(chain_ms, kernel_ms, link_ms, slack_ms)
             if reason is None:
                 return 0.0
         if not waits:
             if not queued:
                 raise RuntimeError("no chain of calls was queued in time; the machine is busy")
             again_ms = self._calibration.measured_link_ms(waits=waits)
-            if batched(chain_ms, kernel_ms, again_ms, SLACK) is None:
-                raise RuntimeError("the overhead of a chain was underestimated; the machine is busy")
+            if batched(chain_ms, kernel_ms, again_ms, slack_ms) is None:
+                raise RuntimeError(
+                    f"the overhead of a chain was underestimated, {link_ms:.4g} ms a call and now "
+                    f"{again_ms:.4g}, next to a call of {kernel_ms:.4g} ms; the machine is busy"
+                )
             raise CandidateRefused(Status.REJECTED, str(reason), "batched calls")
         self.remarks.append(f"it waits for the GPU in every call and is timed in a chain: {reason}")
         return chain_ms - link_ms - kernel_ms

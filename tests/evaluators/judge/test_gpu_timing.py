@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from evaluators.judge.staging import Batch, Staging
-from evaluators.judge.timing.gpu_timing import FILLING_S, LATE_BLOCKS, GpuRunnerClient
+from evaluators.judge.timing.gpu_timing import FILLING_S, LATE_BLOCKS, GpuCalibration, GpuRunnerClient
 from evaluators.records.problem import Problem
 from evaluators.reference.inputs import dependent_calls
 from evaluators.runner import runner_process
@@ -247,3 +247,10 @@ def test_the_room_of_a_queue(late_from: int, calls: int, room: int, asked: list[
     runner.block(batch)
     found = GpuRunnerClient.queue_room(runner, batch, 256)  # type: ignore[arg-type]
     assert (found, runner.asked) == (room, asked)
+
+
+@pytest.mark.parametrize(("input_bytes", "slack_ms"), [(2**20, 0.01), (2**30, 0.21)])
+def test_a_link_of_a_chain_varies_where_inputs_are_large(input_bytes: int, slack_ms: float) -> None:
+    calibration, size = GpuCalibration.__new__(GpuCalibration), SimpleNamespace(call_bytes=input_bytes)
+    calibration._eager = SimpleNamespace(buffers=SimpleNamespace(inputs=size, outputs=size))  # type: ignore[assignment]
+    assert calibration.chain_slack_ms(1.0) == pytest.approx(slack_ms)

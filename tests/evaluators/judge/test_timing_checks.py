@@ -85,7 +85,11 @@ class Calibration:
     link_again: float = LINK_MS[False]
     delivery_ms: float = 0.0
     delivery_again_ms: float = 0.0
+    slack_ms: float = 0.01
     link_ms = LINK_MS
+
+    def chain_slack_ms(self, link_ms: float) -> float:
+        return self.slack_ms
 
     def overhead(self, calls: int) -> Overhead:
         return Overhead(total_ms=BESIDES_MS, delivery_ms=self.delivery_ms)
@@ -182,6 +186,20 @@ def test_a_link_that_was_measured_too_low_is_no_kernels_fault() -> None:
     timing_checks = TimingChecks(session, session.calibration, client, correctness_checks)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="busy"):
         timing_checks.batching_ms(64, 0.01)
+
+
+def test_where_inputs_are_large_a_link_may_vary() -> None:
+    """Changing 0.8 GB between two calls takes far longer than reading it once."""
+
+    def more_ms(slack_ms: float) -> float:
+        client = RunnerClient(lambda n, chained: n * (0.2 + 0.3 * chained))
+        session = ReferenceSession(Calibration(link_again=0.2, slack_ms=slack_ms))
+        checks = CorrectnessChecks(session, client)  # type: ignore[arg-type]
+        return TimingChecks(session, session.calibration, client, checks).batching_ms(16, 0.2)  # type: ignore[arg-type]
+
+    assert more_ms(0.3) == 0.0
+    with pytest.raises((CandidateRefused, RuntimeError)):
+        more_ms(0.01)
 
 
 def unproven(
