@@ -20,7 +20,7 @@ from tests.evaluators.references import problem_of, session_of
 
 CONFIGS = PROBLEMS.parents[1] / "configs" / "problem"
 SHIPPED = sorted(str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.glob("level*/*.yaml"))
-TRANSFORMER = sorted(f"transformer/{path.stem}" for path in CONFIGS.glob("transformer/*.yaml"))
+TRANSFORMER = OmegaConf.load(CONFIGS.parent / "suite" / "transformer.yaml").problems
 
 
 def findings(

@@ -1,0 +1,1 @@
+"""References of attention in the forms that the other folders lack."""
