@@ -78,7 +78,7 @@ def test_an_unknown_problem(value: str, nearest: str) -> None:
 def test_an_unknown_problem_without_a_similar_one() -> None:
     message = refusal("problem=zzzzzzzz")
     assert "did you mean" not in message
-    assert "choose from atrex, file, flashinfer, kernelbench, kernelbench_hard, landscape" in message
+    assert "choose from atrex, attention/biased, attention/packed_sequences" in message
 
 
 @pytest.mark.slow

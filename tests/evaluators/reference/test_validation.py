@@ -55,7 +55,12 @@ def test_the_shipped_problems_can_judge(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMER)
 def test_the_problems_of_language_models_can_judge(name: str) -> None:
-    assert {"shifted", "small", "constant rows"} <= {*examine_shipped(name, "cpu").distributions}
+    expected = {
+        "transformer/embedding_bag": {"empty bags", "repeated indices"},
+        "transformer/residual_layernorm": {"shifted", "small"},  # constant rows have no variance
+    }
+    others = {"shifted", "small", "constant rows"}
+    assert expected.get(name, others) <= {*examine_shipped(name, "cpu").distributions}
 
 
 @pytest.mark.gpu

@@ -41,7 +41,7 @@ def test_help_has_the_groups_and_every_key(tmp_path: Path) -> None:
     assert done.returncode == 0
     words = " ".join(done.stdout.split())
     assert "strategy ab_mcts, beam, best_of_n, idea_branching, idea_tree" in words
-    assert "problem atrex, file, flashinfer, kernelbench, kernelbench_hard, landscape, level1/conv2d" in words
+    assert "problem atrex, attention/biased, attention/packed_sequences" in words
     assert "rounds=13 rounds of the search" in words
     assert "evaluator.thorough_timeout_s=300.0" in words
     chosen = shell(tmp_path, "run", "strategy=beam", "--help").stdout
