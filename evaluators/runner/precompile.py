@@ -1,10 +1,10 @@
 """Compiles a candidate's kernels without a GPU, during the build, while no device is occupied, if they are in
 a language that compiles at the first call: Triton, Gluon, Helion and TileLang.
 
-The module runs once per case on meta tensors, with stand-ins that compile and launch nothing. The results are
-in the languages' caches in the scratch folder, where the runner finds them. If a module cannot run on meta
-tensors, its kernels are compiled at their first call instead. So are those in CuTe DSL and cuTile, unless the
-module compiles them when it is imported.
+The module runs once per case, with its backward pass if that is judged, on meta tensors, with stand-ins that
+compile and launch nothing. The results are in the languages' caches in the scratch folder, where the runner
+finds them. If a module cannot run on meta tensors, its kernels are compiled at their first call instead. So
+are those in CuTe DSL and cuTile, unless the module compiles them when it is imported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import types
 from typing import Any
 
 from evaluators.records.problem import Problem
+from evaluators.reference.gradients import with_gradients
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
 from evaluators.runner.failures import declines
 
@@ -49,14 +50,21 @@ def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
     import torch
 
     reference = load_module(problem.source, problem.overrides)
-    inputs = make_inputs(reference, seed=0, device="meta", dtype=problem.dtype, layout=problem.layout)
+    inputs = make_inputs(
+        reference,
+        seed=0,
+        device="meta",
+        dtype=problem.dtype,
+        layout=problem.layout,
+        backward=problem.backward,
+    )
     values = init_inputs(reference, 0)
-    if problem.case_of and declines(module, inputs):
+    if problem.case_of and declines(module, inputs[:-1] if problem.backward else inputs):
         return
     seed_all(0)
     with torch.device("meta"), torch.no_grad():
         model = values.make(module.ModelNew).to(getattr(torch, problem.dtype))
-        model(*inputs)
+        (with_gradients(model) if problem.backward else model)(*inputs)
 
 
 class _Driver:

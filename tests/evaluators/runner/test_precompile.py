@@ -59,18 +59,63 @@ compile_ahead(module, Problem(name="double", source=reference.read_text(), cases
 """
 
 
-@pytest.mark.slow
-def test_all_cases_that_are_supported_are_compiled(tmp_path: Path) -> None:
+def compiled(folder: Path, kernel: str, script: str) -> Path:
+    """Triton's cache after the script, which gets the files of the kernel and of the reference."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("needs triton")
-    (tmp_path / "kernel.py").write_text(KERNEL)
-    (tmp_path / "reference.py").write_text(REFERENCE)
+    (folder / "kernel.py").write_text(kernel)
+    (folder / "reference.py").write_text(REFERENCE)
     done = subprocess.run(
-        [sys.executable, "-c", COMPILES, str(tmp_path / "kernel.py"), str(tmp_path / "reference.py")],
-        env=dict(os.environ, TRITON_CACHE_DIR=str(tmp_path / "cache")),
+        [sys.executable, "-c", script, str(folder / "kernel.py"), str(folder / "reference.py")],
+        env=dict(os.environ, TRITON_CACHE_DIR=str(folder / "cache")),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    binaries = list((tmp_path / "cache").glob("*/double.cubin"))
+    return folder / "cache"
+
+
+@pytest.mark.slow
+def test_all_cases_that_are_supported_are_compiled(tmp_path: Path) -> None:
+    binaries = list(compiled(tmp_path, KERNEL, COMPILES).glob("*/double.cubin"))
     assert len(binaries) == 4, "two types, each for sizes that 16 divides and for others"
+
+
+TRAINS = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(out, x, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < count), mask=at < count)
+
+@triton.jit
+def double_gradient(out, x, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < count), mask=at < count)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        double[(triton.cdiv(x.numel(), 128),)](out, x, x.numel(), BLOCK=128)
+        return out
+
+    @staticmethod
+    def backward(ctx, given):
+        out = torch.empty_like(given)
+        double_gradient[(triton.cdiv(given.numel(), 128),)](out, given, given.numel(), BLOCK=128)
+        return out
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return Double.apply(x)
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_of_a_backward_pass_are_compiled_too(tmp_path: Path) -> None:
+    found = compiled(tmp_path, TRAINS, COMPILES.replace('name="double", ', 'name="double", backward=True, '))
+    assert len([*found.glob("*/double.cubin")]) == len([*found.glob("*/double_gradient.cubin")]) == 6
