@@ -4,6 +4,7 @@ const filters = byId("filters");
 const SHOWN_OPERATORS = 16;
 const tenth = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : "-");
 const KIND_COLOURS = { contraction: "arm-0", light: "arm-1", chain: "arm-2", creation: "arm-4", view: "arm-6", other: "arm-5" };
+const calls = (count) => (count === 1 ? "1 call" : `${count} calls`);
 const withInterval = (each) => `${times(each.speedup)} [${each.low.toFixed(2)}, ${each.high.toFixed(2)}]`;
 const kindColour = (kind) => colour(KIND_COLOURS[kind] ?? "grey");
 
@@ -44,7 +45,7 @@ function outcome() {
   byId("said").append(...[...found.said, ...failed, ...found.growth, ...found.memory].map((line) => element("li", {}, line)));
   shapesTable(found.shapes);
   const kernel = (each) => (each.kernel ? withInterval(each.kernel) : "");
-  const state = (each) => (each.used ? `in the model, ${each.used} calls` : each.left_out ? `removed: ${each.left_out}` : each.kernel ? "another kernel is better there" : "");
+  const state = (each) => (each.used ? `in the model, ${calls(each.used)}` : each.left_out ? `removed: ${each.left_out}` : each.kernel ? "another kernel is better there" : "");
   table("problems", ["problem", "operators", "call sites", "share", "roofline", "kernel", "from", ""],
     found.problems.map((each) => [each.name, shorten(each.target, 80), each.sites.join(", "), tenth(each.share), times(each.ceiling),
       kernel(each), each.kernel?.origin ?? "", state(each)]), [0, 1, 2, 6, 7]);
@@ -85,14 +86,14 @@ function differencesChart() {
   const { differences, spread, allowed } = data.outcome.curves, above = (values) => values.map((each) => each || null);  // of a log axis
   chart("chart-differences", [lossLine("allowed", allowed, { color: colour("grey"), width: 2 }), lossLine("rounding alone", above(spread), { color: colour("arm-1"), width: 2 }),
     lossLine("with the kernels", above(differences), { color: colour("string"), width: 2 })],
-  { title: "Distance of the loss from the original's", xaxis: { title: { text: "step" } }, yaxis: logAxis("", [...spread, ...allowed, ...differences].filter((each) => each > 0)) }, "differences");
+  { title: "Distance of the loss from the original's", xaxis: { title: { text: "step" } }, yaxis: { type: "log", exponentformat: "power" } }, "differences");
 }
 
 /** A bar for each operator, the slowest on top, then one for the rest and one for idle time. */
 function operatorsChart() {
   const all = data.operators.filter((each) => each.time_ms > 0), shown = all.slice(0, SHOWN_OPERATORS);
   const rest = all.slice(SHOWN_OPERATORS).reduce((sum, each) => sum + each.time_ms, 0);
-  const bars = shown.map((each) => ({ ...each, text: `${each.calls} calls` }));
+  const bars = shown.map((each) => ({ ...each, text: calls(each.calls) }));
   if (rest) bars.push({ name: `${all.length - shown.length} others`, time_ms: rest, kind: "other", text: "" });
   if (data.other_ms) bars.push({ name: "no operator", time_ms: data.other_ms, kind: "other", text: "" });
   if (data.idle_share) bars.push({
@@ -120,7 +121,7 @@ function modulesChart() {
     type: "icicle", branchvalues: "remainder", ids: all.map((each) => each.id), parents: all.map((each) => each.parent),
     labels: all.map((each) => escaped(shorten(each.name, 40))), values: all.map((each) => (each.operator ? each.time_ms : 0)), maxdepth: narrow() ? 4 : 7, sort: false,
     tiling: { orientation: "v" }, marker: { line: { width: 1, color: colour("back") } }, textinfo: "label+percent root",
-    text: all.map((each) => `${each.calls} calls`), hovertemplate: "%{id}<br>%{value:.3g} ms, %{percentRoot:.1%}<br>%{text}<extra></extra>",
+    text: all.map((each) => calls(each.calls)), hovertemplate: "%{id}<br>%{value:.3g} ms, %{percentRoot:.1%}<br>%{text}<extra></extra>",
     pathbar: { visible: false },
   }], { title: "By module", margin: { l: 4, r: 4, t: 6, b: 6 } }, "modules");
 }
@@ -146,7 +147,7 @@ function targetsShown() {
 /** A number with a bar behind it that shows a share. */
 const bar = (share, text) => element("span", { style: `display:block;background:linear-gradient(90deg,var(--slow) ${(100 * share).toFixed(1)}%,transparent 0)` }, text);
 const casesOf = (each) => element("details", {}, element("summary", {}, each.name), element("pre", { class: "wrap" },
-  each.cases.map(([texts, calls, ms, shape]) => `${calls} calls, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "(arguments not expressible)"}`).join("\n")}`).join("\n")));
+  each.cases.map(([texts, count, ms, shape]) => `${calls(count)}, ${milliseconds(ms)} ms${several.length ? ` at ${several[shape].name}` : ""}\n${texts.map((text) => `  ${text || "(arguments not expressible)"}`).join("\n")}`).join("\n")));
 const COLUMNS = [
   ["target", (each) => casesOf(each), "words problem"],
   ["kind", (each) => each.kind, "words"],
