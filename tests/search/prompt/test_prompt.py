@@ -40,7 +40,7 @@ def test_the_first_question_of_a_search_on_a_device_that_is_elsewhere(
     text = shown(capsys, "problem=level1/conv2d", f"facts={facts}")
     assert "All float tensors are float32, on a GPU." in text
     assert "- NVIDIA H200\n- compute capability 9.0\n- 132 streaming multiprocessors\n" in text
-    assert "written in Triton or CUDA C++" in text
+    assert "Each idea chooses the language of its kernels:\n\n- Triton: " in text
     assert "- 4641 GB/s when copying" in text
     assert "# Library kernels that an idea may also use" in text
     assert "# Library kernels" not in shown(
@@ -52,7 +52,7 @@ def test_the_first_question_of_a_search_on_a_device_that_is_elsewhere(
 def test_the_first_question_on_this_cpu_names_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "problem=level1/softmax", "device=cpu", "library.use=false")
     assert "# The device\n" in text
-    assert "C++ compiler" in text
+    assert "Kernels are written in C++ (" in text
 
 
 @pytest.mark.slow

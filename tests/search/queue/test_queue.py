@@ -51,11 +51,11 @@ def test_the_status_shows_devices_and_answers(tmp_path: Path, capsys: pytest.Cap
 
 def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive, verdicts, path = tmp_path / "in.tar", tmp_path / "out.jsonl", f"path={tmp_path}/q"
-    opening = request(search="b", operation=Operation.DESCRIBE, kernels=[])
+    opening = request(search="c", operation=Operation.DESCRIBE, kernels=[])
     asked = [request(n, search="ab"[n % 2], kind="NVIDIA H200") for n in range(4)]
     filled(tmp_path / "q", [*asked, opening])
     assert main(["pack", path, f"out={archive}"]) == 0
-    assert "requests: 5, searches: 2, device seconds: about 22" in capsys.readouterr().out
+    assert "requests: 5, searches: 3, device seconds: about 22" in capsys.readouterr().out
     ordered = list(packed(archive))
     assert ordered[0] == opening and {each.id for each in ordered} == {each.id for each in [*asked, opening]}
     elsewhere = verdict_on(asked[0], device="NVIDIA L4")
