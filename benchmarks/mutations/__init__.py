@@ -225,7 +225,7 @@ def source_of(base: str) -> str:
     return (SEEDS / base / "kernel.py").read_text()
 
 
-WITHOUT = ("training", "transformer")
+WITHOUT = ("attention", "training", "transformer")
 """Folders of references that have no mutants yet."""
 
 
