@@ -1,5 +1,5 @@
-"""Rotary position embedding of queries and keys, as a layer of a language model applies it: the halves of
-each head are turned by angles that grow with the position. The angles are not trained."""
+"""Rotary position embedding of queries and keys, as a layer of a language model applies it: the halves of each
+head are turned by angles that grow with the position. The angles are not trained."""
 
 import torch
 from torch import nn

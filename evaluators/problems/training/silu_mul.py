@@ -1,4 +1,4 @@
-"""The gate of a SwiGLU layer, between its matrix products: silu(gate) * up."""
+"""The activation of a language model's MLP: silu(gate) * up."""
 
 import torch
 from torch import nn
@@ -10,12 +10,12 @@ class Model(nn.Module):
         return F.silu(gate) * up
 
 
-tokens = 8192
-hidden = 11008
+rows = 8192
+features = 11008
 
 
 def get_inputs():
-    return [torch.randn(tokens, hidden) for _ in range(2)]
+    return [torch.randn(rows, features), torch.randn(rows, features)]
 
 
 def get_init_inputs():
@@ -25,7 +25,7 @@ def get_init_inputs():
 def get_cases():
     return [
         {},
-        {"sizes": {"tokens": 4096, "hidden": 3072}},
-        {"sizes": {"tokens": 333, "hidden": 1001}, "weight": 0},
-        {"sizes": {"tokens": 128, "hidden": 4096}, "dtype": "float32", "weight": 0},
+        {"sizes": {"rows": 4096, "features": 3072}},
+        {"sizes": {"rows": 333, "features": 1001}, "weight": 0},
+        {"sizes": {"rows": 128, "features": 4096}, "dtype": "float32", "weight": 0},
     ]
