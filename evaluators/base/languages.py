@@ -7,7 +7,7 @@ and the page of languages in the documentation.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 
@@ -42,7 +42,7 @@ class Language:
     capability: tuple[int, int] = (0, 0)
     default: bool = True
     own_libraries: bool = True
-    variables: tuple[tuple[str, str], ...] = field(default=())
+    variables: tuple[tuple[str, str], ...] = ()
     """Environment variables for builds and runs; `{sm}` is the architecture, such as `sm_90a`."""
 
     @cached_property
@@ -139,17 +139,7 @@ LANGUAGES = {
 """By name. A source is in the first language of which it imports a module. Prompts name them the other way
 round."""
 
-BACKENDS = {
-    "cuda": "cuda",
-    "triton": "triton",
-    "cute": "cute",
-    "tilelang": "tilelang",
-    "thunderkittens": "cuda",
-    "helion": "helion",
-    "cutile": "cutile",
-    "gluon": "gluon",
-    "cpp": "cpp",
-}
+BACKENDS = {name: name for name in LANGUAGES} | {"thunderkittens": "cuda"}
 """The language for each name of KernelBench's `backend`, and for those that Ideatree adds. ThunderKittens is
 a library of headers for CUDA C++."""
 

@@ -124,8 +124,9 @@ class HeadToHead:
             yield RoundStep(candidate=None, run=self._lower_overhead)
 
     def verdicts(self) -> list[Verdict]:
-        """One per candidate, in order, with equal shares of the seconds of each stage. Raises RuntimeError if
-        something has slowed the baseline down, because it is unknown which of them did."""
+        """The verdicts in the order of the candidates; each has the same share of every stage's seconds.
+        Raises RuntimeError if something has slowed the baseline down, because it is unknown which of them
+        did."""
         if self.alive:
             before, alongside = map(self._session.times_ms, (self._before, self._eager))
             if reason := self._session.calibration.sabotage(before, alongside, self._eager_calls):

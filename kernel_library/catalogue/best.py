@@ -149,10 +149,15 @@ def fitting_entries(
     return [entry for entry, _ in fitting if entry.function or backward]
 
 
+def _has_too_many(op: str, tensors: int) -> bool:
+    """Whether a call with as many tensors is none of this family."""
+    return op in ORIGINALS and tensors > ORIGINALS[op].tensors
+
+
 def _original_of_any(known: Sequence[Entry], op: str, tensors: int) -> Original | None:
     """PyTorch's own computation of a family, or of an operation that some entry has; None if it does not take
     as many tensors."""
-    if op in ORIGINALS and tensors > ORIGINALS[op].tensors:
+    if _has_too_many(op, tensors):
         return None
     entry = next((each for each in known if each.op == op and each.function), None)
     return ORIGINALS.get(op) if entry is None else original_of(op, entry)
@@ -169,7 +174,7 @@ def _fitting(
 ) -> list[tuple[Entry, Candidate]]:
     """`backward`: the entries that were measured with their backward pass, and these measurements alone."""
     of_op = {entry.id: entry for entry in known if entry.op == op}
-    if op in ORIGINALS and len(shapes) > ORIGINALS[op].tensors:
+    if _has_too_many(op, len(shapes)):
         return []
     return [
         (of_op[candidate.name], candidate)
