@@ -31,24 +31,23 @@ class Turns:
 
 def in_turn(requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
     """All requests in a fair order: first the problems to open for searches that have no other request, then
-    the rest, the searches in turn. A search that has others has begun, and learns of the device last."""
+    the rest, the searches in turn. A search that has others has begun, and learns of the device last. In its
+    turn it gets all its requests on one problem: opening a problem costs more than a verdict."""
     turns = Turns()
     waiting: dict[str, list[DeviceRequest]] = {}
     for each in requests:
         waiting.setdefault(each.search, []).append(each)
     for line in waiting.values():
         line.sort(key=is_opening)
-    first = [line.pop(0) for line in waiting.values() if is_opening(line[0])]
-    waiting = {search: line for search, line in waiting.items() if line}
-    ordered = []
-    while waiting:
+    ordered = [line.pop(0) for line in waiting.values() if is_opening(line[0])]
+    while waiting := {search: line for search, line in waiting.items() if line}:
         search = turns.next(waiting)
-        chosen = waiting[search].pop(0)
-        turns.charge(search, chosen.cost_s)
-        ordered.append(chosen)
-        if not waiting[search]:
-            del waiting[search]
-    return [*first, *ordered]
+        problem = waiting[search][0].problem.id
+        chosen = [each for each in waiting[search] if each.problem.id == problem]
+        waiting[search] = [each for each in waiting[search] if each.problem.id != problem]
+        turns.charge(search, sum(each.cost_s for each in chosen))
+        ordered += chosen
+    return ordered
 
 
 def is_opening(request: DeviceRequest) -> bool:

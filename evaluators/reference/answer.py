@@ -55,7 +55,9 @@ class ReferenceAnswer:
     same distribution; `shifts_here` measures it on exactly these inputs. `places` names the elements that
     were kept (None: all), and `whole` computes the answer with all elements. `inputs` is set only where
     statistical tests compare the outputs: the tests need them. `freedom` has, per output, what is left to a
-    kernel of products with infinities or NaN (see `freedom_of`); empty otherwise."""
+    kernel of products with infinities or NaN (see `freedom_of`); empty otherwise. `following` gives, for
+    whole outputs, the answer that follows from their choices among equal elements (see `accuracy.choices`),
+    or None if these are wrong; it is None if the reference makes no choices."""
 
     eager: list[torch.Tensor]
     exact: list[torch.Tensor]
@@ -65,6 +67,7 @@ class ReferenceAnswer:
     whole: Callable[[], ReferenceAnswer] | None = None
     inputs: list[Any] | None = None
     freedom: list[torch.Tensor | None] = field(default_factory=list)
+    following: Callable[[list[torch.Tensor]], ReferenceAnswer | None] | None = None
 
     @property
     def nbytes(self) -> int:

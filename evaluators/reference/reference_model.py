@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.records.opening import OpeningStep, Steps
 from evaluators.records.problem import Problem
+from evaluators.reference.accuracy.choices import choices_in, is_valid, observed
 from evaluators.reference.accuracy.comparison import NO_SHIFT, OutputComparison, Shift
 from evaluators.reference.accuracy.jumps import at_jumps, largest_errors, with_elements
 from evaluators.reference.accuracy.sampled_elements import Places, pick_all, some_places
@@ -115,6 +116,7 @@ class ReferenceModel(RunningReference):
             shifts=self._shifts_kept[draw.distribution],
             places=places,
             shifts_here=lambda: self._both_shifts(inputs(), exact, places),
+            following=self._following(inputs if given is None else lambda: given, draw.seed),
             whole=(lambda: self.answer(draw, stirred=stirred)) if any(places) else None,
         )
 
@@ -150,6 +152,9 @@ class ReferenceModel(RunningReference):
             found = self.judge(outputs, answer, own=False, of=of)
         if found.problem and any(each is not None for each in answer.places):  # for a complete message
             answer = self.compute_answer(of, seed, some=False)
+            found = self.judge(outputs, answer, own=False, of=of)
+        if found.problem and answer.following is not None and (own := answer.following(outputs)) is not None:
+            answer = own
             found = self.judge(outputs, answer, own=False, of=of)
         if found.problem:
             found = self._judge_at_jumps(found, outputs, answer, self.draw(seed, name), of)
@@ -255,7 +260,43 @@ class ReferenceModel(RunningReference):
         if self.has_products and of.nonfinite and not of.masks:
             eager, exact = list(map(writable, eager)), list(map(writable, exact))
             freedom = self._freedom(of, seed, eager, exact, places)
-        return ReferenceAnswer(eager=eager, exact=exact, shifts=shifts, places=places, freedom=freedom)
+        return ReferenceAnswer(
+            eager=eager,
+            exact=exact,
+            shifts=shifts,
+            places=places,
+            freedom=freedom,
+            following=None if freedom else self._following(lambda: list(of.applied(self.draw(seed))), seed),
+        )
+
+    def _following(
+        self, inputs: Callable[[], list[Any]], seed: int
+    ) -> Callable[[list[torch.Tensor]], ReferenceAnswer | None] | None:
+        """See `ReferenceAnswer.following`."""
+
+        def follow(outputs: list[torch.Tensor]) -> ReferenceAnswer | None:
+            given = inputs()
+            eager, made = observed(lambda: self.run(given, seed))
+            chosen = choices_in(outputs, eager, made)
+            exact, wide = None, made
+            if self.is_exact and self.slices is None:
+                exact, wide = observed(lambda: self.run_exact(given))
+            of = zip(chosen, made, wide if exact else made, strict=True)
+            if not any(each is not None for each in chosen) or not all(
+                numbers is None or is_valid(numbers, narrow, double) for numbers, narrow, double in of
+            ):
+                return None
+
+            def answer() -> ReferenceAnswer:
+                eager = self.run(given, seed)
+                right = (self.run_exact(given) if exact else None) or eager
+                places: list[Places | None] = [None for _ in eager]
+                shifts = self._both_shifts(given, right, places)
+                return ReferenceAnswer(eager=eager, exact=right, shifts=shifts, places=places)
+
+            return observed(answer, chosen)[0]
+
+        return follow if self.has_choices and self.random_checks is None else None
 
     def _freedom(
         self,
@@ -340,7 +381,10 @@ class ReferenceModel(RunningReference):
             if found.problem and answer.shifts_here is not None:
                 found = self.judge(outputs, replace(answer, shifts=answer.shifts_here()), own=own)
             if found.problem and answer.whole is not None:  # for a complete message
-                found = self.judge_draw(outputs, answer.whole(), own=own)
+                return self.judge_draw(outputs, answer.whole(), own=own)
+            if found.problem and answer.following is not None:
+                followed = answer.following(outputs)
+                found = self.judge(outputs, followed, own=own) if followed is not None else found
         except self._torch.OutOfMemoryError:  # the kernel has taken the memory for this
             pass
         return found

@@ -123,6 +123,8 @@ class RunningReference:
         """Whether exponentials follow these; set by `count_work`."""
         self.has_convolutions = False
         """Whether some of these are convolutions; set by `count_work`."""
+        self.has_choices = False
+        """Whether it chooses among elements that may be equal (see `accuracy.choices`); set likewise."""
         with self.steps.step(OpeningStep.LOOKING):
             try:
                 self.template = template_of(sample)
@@ -141,12 +143,12 @@ class RunningReference:
         self.distributions: dict[str, Distribution] = {}
 
     def count_work(self) -> Work:
-        """Counts the bytes and operations of a call, and sets `has_products`, `has_softmax` and
-        `has_convolutions`. Afterwards `outputs` have shapes but no memory."""
+        """Counts the bytes and operations of a call, and sets `has_products`, `has_softmax`,
+        `has_convolutions` and `has_choices`. Afterwards `outputs` have shapes but no memory."""
         work = count(self.eager, self.sample, self.outputs)
         self.outputs = [without_memory(each) for each in self.outputs]
         self.has_products, self.has_softmax = work.operations > 0, work.softmax
-        self.has_convolutions = work.convolutions
+        self.has_convolutions, self.has_choices = work.convolutions, work.choices
         return work
 
     def _make(self, seed: int) -> nn.Module:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from evaluators.reference.accuracy.choices import OPEN
 from evaluators.reference.containers import map_tensors, tensors_in, tensors_of
 from evaluators.reference.dispatch_mode import dispatch_mode
 
@@ -34,13 +35,15 @@ visits all pairs of elements of a row that has a zero, which takes hours for Ker
 class Work:
     """The work of one call. `bytes`: inputs, parameters and buffers read once, outputs written once;
     `operations`: multiplications and additions of matmuls, convolutions and attention; `softmax`: whether
-    exponentials follow these, as in attention; `convolutions`: whether some are convolutions. The `needed_`
-    figures are the cautious ones; 0 if nothing could be proven."""
+    exponentials follow these, as in attention; `convolutions`: whether some are convolutions; `choices`:
+    whether it chooses among elements that may be equal. The `needed_` figures are the cautious ones; 0 if
+    nothing could be proven."""
 
     bytes: int
     operations: int
     softmax: bool = False
     convolutions: bool = False
+    choices: bool = False
     needed_input_bytes: int = 0
     needed_output_bytes: int = 0
     needed_parameter_bytes: int = 0
@@ -86,7 +89,11 @@ def _add_operations(work: Work, module: nn.Module, inputs: list[Any]) -> tuple[W
     with torch.no_grad():
         _, counts = _counted(lambda: twin(*_cloned(inputs)))
     found = replace(
-        work, operations=counts.operations, softmax=counts.softmax, convolutions=counts.convolutions
+        work,
+        operations=counts.operations,
+        softmax=counts.softmax,
+        convolutions=counts.convolutions,
+        choices=counts.choices,
     )
     return found, counts.products
 
@@ -142,12 +149,13 @@ def _end(output: torch.Tensor) -> torch.Tensor:
 @dataclass
 class _Counts:
     """The counts of one run: operations without masked pairs of attention, operations whose factors are all
-    nonzero, whether exponentials follow any, and whether some are convolutions."""
+    nonzero, whether exponentials follow any, whether some are convolutions, and whether there are choices."""
 
     operations: int = 0
     products: int = 0
     softmax: bool = False
     convolutions: bool = False
+    choices: bool = False
 
 
 def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, _Counts]:
@@ -174,6 +182,7 @@ def _counted(run: Callable[[], Any], longest_s: float = math.inf) -> tuple[Any, 
                 raise TimeoutError(f"it takes more than {longest_s:.0f} s")
             out = func(*args, **(kwargs or {}))
             name = func._overloadpacket.__name__
+            counts.choices |= name in OPEN
             counts.softmax |= name in EXPONENTIALS and counts.operations > 0
             if (formula := flop_registry.get(func._overloadpacket)) is not None:
                 operations = formula(*args, **(kwargs or {}), out_val=out)

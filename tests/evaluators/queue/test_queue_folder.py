@@ -190,7 +190,15 @@ def test_openings_come_first_then_the_searches_in_turn() -> None:
     assert ordered[0] == opening and {each.id for each in ordered} == {each.id for each in asked}
     of_few = [each for each in ordered if each.search == "few"]
     assert of_few == [*few, known], "it has begun, and an evaluation opens its problem as well"
-    assert "few" in [each.search for each in in_turn([*many, *few])][:2]
+
+
+def test_a_search_gets_all_its_requests_on_a_problem_in_one_turn() -> None:
+    """Otherwise each kernel of a search opens the problem and its cases again."""
+    first = [request(n, search="first") for n in range(3)]
+    other = [request(n, search="first", problem=WITH_CASES) for n in range(3)]
+    second = [request(n, search="second") for n in range(2)]
+    mixed = [each for pair in zip(first, other, strict=True) for each in pair]
+    assert in_turn([*mixed, *second]) == [*first, *second, *other]
 
 
 def test_a_problem_of_another_device_is_left_to_others(tmp_path: Path) -> None:
