@@ -55,7 +55,7 @@ def with_gradients(model: nn.Module) -> nn.Module:
                 wanted = [
                     each for each in (*tensors_in(leaves), *self.model.parameters()) if each.requires_grad
                 ]
-                found = torch.autograd.grad(ends, wanted, upstream, allow_unused=True)
+                found = _gradients(ends, wanted, upstream)
             gradients = [
                 torch.zeros_like(each) if gradient is None else gradient
                 for each, gradient in zip(wanted, found, strict=True)
@@ -63,6 +63,26 @@ def with_gradients(model: nn.Module) -> nn.Module:
             return map_tensors(torch.Tensor.detach, output), gradients
 
     return WithGradients(model)
+
+
+def _gradients(
+    ends: list[torch.Tensor], wanted: list[torch.Tensor], upstream: list[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """What `torch.autograd.grad` returns, without its import of torch's compiler: every runner would take 1 s
+    for it, or 4.5 s if torch's files have no bytecode yet."""
+    from torch.autograd.graph import _engine_run_backward
+
+    keep_graph, create_graph, allow_unused = False, False, True
+    found: Sequence[torch.Tensor | None] = _engine_run_backward(
+        tuple(ends),
+        tuple(upstream),
+        keep_graph,
+        create_graph,
+        tuple(wanted),
+        allow_unused,
+        accumulate_grad=False,
+    )
+    return found
 
 
 def upstream_gradients(

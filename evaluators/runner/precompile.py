@@ -1,8 +1,8 @@
 """Compiles a candidate's kernels without a GPU, during the build, while no device is occupied, if they are in
 a language that compiles at the first call: Triton, Gluon, Helion and TileLang.
 
-The module runs once per case, with its backward pass if that is judged, on meta tensors, with stand-ins that
-compile and launch nothing. The results are in the languages' caches in the scratch folder, where the runner
+The module runs once per case, with its backward pass if that is judged, on meta tensors that say they are on
+a GPU, with stand-ins that compile and launch nothing. The results are in the languages' caches in the scratch folder, where the runner
 finds them. If a module cannot run on meta tensors, its kernels are compiled at their first call instead. So
 are those in CuTe DSL and cuTile, unless the module compiles them when it is imported.
 """
@@ -18,6 +18,7 @@ from typing import Any
 from evaluators.records.problem import Problem
 from evaluators.reference.gradients import with_gradients
 from evaluators.reference.loading import init_inputs, load_module, make_inputs, seed_all
+from evaluators.runner.as_on_gpu import answer_for_gpu, as_on_gpu
 from evaluators.runner.failures import declines
 
 LAUNCHER_ERRORS = (OSError, RuntimeError, AssertionError, ImportError, subprocess.CalledProcessError)
@@ -34,6 +35,7 @@ def compile_ahead(module: types.ModuleType, problem: Problem, architecture: str)
     from triton.compiler.errors import CompilationError
 
     _install_driver(architecture)
+    answer_for_gpu(architecture)
     if "tilelang" in sys.modules:
         _launch_nothing()
     for part in [problem.of_case(each) for each in problem.cases] or [problem]:
@@ -59,10 +61,10 @@ def _run_on_meta(module: types.ModuleType, problem: Problem) -> None:
         backward=problem.backward,
     )
     values = init_inputs(reference, 0)
-    if problem.case_of and declines(module, inputs[:-1] if problem.backward else inputs):
-        return
     seed_all(0)
-    with torch.device("meta"), torch.no_grad():
+    with as_on_gpu(), torch.device("meta"), torch.no_grad():
+        if problem.case_of and declines(module, inputs[:-1] if problem.backward else inputs):
+            return
         model = values.make(module.ModelNew).to(getattr(torch, problem.dtype))
         (with_gradients(model) if problem.backward else model)(*inputs)
 

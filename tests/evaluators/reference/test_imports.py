@@ -43,3 +43,23 @@ def test_opening_a_problem_and_judging_by_it_does_without_a_compiler() -> None:
         [sys.executable, "-c", OPENS_AND_JUDGES], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+TRAINS = """
+import sys
+import torch
+from evaluators.reference.gradients import with_gradients
+
+model = with_gradients(torch.nn.Linear(3, 2))
+output, gradients = model(torch.ones(4, 3), [torch.ones(4, 2)])
+assert [each.shape for each in gradients] == [(4, 3), (2, 3), (2,)]
+assert not {"sympy", "torch._dynamo"} & set(sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_backward_pass_does_without_a_compiler() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
