@@ -11,7 +11,7 @@ compiled again at its first call."""
 
 
 def as_on_gpu() -> Any:
-    """A context in which meta tensors say that they are on a GPU, and tensors made on a GPU are meta tensors."""
+    """A context in which meta tensors say they are on a GPU, and tensors made on a GPU are meta tensors."""
     import torch
     from torch.overrides import TorchFunctionMode
 

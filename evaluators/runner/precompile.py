@@ -2,9 +2,10 @@
 a language that compiles at the first call: Triton, Gluon, Helion and TileLang.
 
 The module runs once per case, with its backward pass if that is judged, on meta tensors that say they are on
-a GPU, with stand-ins that compile and launch nothing. The results are in the languages' caches in the scratch folder, where the runner
-finds them. If a module cannot run on meta tensors, its kernels are compiled at their first call instead. So
-are those in CuTe DSL and cuTile, unless the module compiles them when it is imported.
+a GPU, with stand-ins that compile and launch nothing. The results are in the languages' caches in the
+scratch folder, where the runner finds them. If a module cannot run on meta tensors, its kernels are compiled
+at their first call instead. So are those in CuTe DSL and cuTile, unless the module compiles them when it is
+imported.
 """
 
 from __future__ import annotations
