@@ -17,7 +17,7 @@ def as_on_gpu() -> Any:
 
     said = {
         torch.Tensor.is_cuda.__get__: True,  # type: ignore[attr-defined]
-        torch.Tensor.device.__get__: torch.device("cuda", 0),  # type: ignore[attr-defined]
+        torch.Tensor.device.__get__: torch.device("cuda", 0),
         torch.Tensor.get_device: 0,
     }
 
