@@ -130,7 +130,7 @@ def spread_of(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> flo
 
 def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float], list[float]]:
     """Euclidean norms and largest elements, in float64, of the error, of eager's error, and of the answer;
-    with `finite`, only where the answer is finite."""
+    with `finite`, only where they are finite."""
     import torch
 
     norm = torch.linalg.vector_norm
@@ -139,8 +139,9 @@ def norms_of(chunks: list[Chunk], *, finite: bool = False) -> tuple[list[float],
         exact = ref.double()
         three = [_error(out, exact), _error(own, exact), exact]
         if finite:
-            kept = _finite(ref, own)
-            three = [each.where(kept, 0.0) for each in three]
+            both, right = _finite(ref, own), _finite(ref, own) | _only_ours(ref, own)
+            masks = (right & out.isfinite(), both, right)
+            three = [each.where(kept, 0.0) for each, kept in zip(three, masks, strict=True)]
         parts.append(torch.stack([size(each) for size in (norm, largest_of) for each in three]))
     figures = torch.stack(parts)
     return norm(figures[:, :3], dim=0).tolist(), figures[:, 3:].amax(0).tolist()
@@ -150,9 +151,16 @@ def _finite(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     return ref.isfinite() & eager.isfinite()
 
 
+def _only_ours(ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """Where eager's answer is NaN by the way it is computed, such as infinity minus infinity, and by the
+    formula a number."""
+    return ref.isfinite() & eager.isnan()
+
+
 def difference(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """The absolute error in float64; 0 where the answer is not finite."""
-    return (out.double() - ref.double()).abs_().where(_finite(ref, eager), 0.0)
+    """The absolute error in float64; 0 where the answer is not finite, or as eager's is not."""
+    compared = _finite(ref, eager) | (_only_ours(ref, eager) & out.isfinite())
+    return (out.double() - ref.double()).abs_().where(compared, 0.0)
 
 
 def nearest(out: torch.Tensor, ref: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
@@ -168,11 +176,12 @@ def broken(
     products: bool = False,
 ) -> torch.Tensor:
     """Where `out` is not finite but the answer is; where the answer is infinite and `out` differs; and where
-    the answer is NaN and `out` is finite."""
+    the answer is NaN, in float64 too, and `out` is finite."""
     import torch
 
     expected = torch.where(eager.isfinite(), ref, eager.to(ref.dtype))
     agrees = (out == expected) | (expected.isnan() & ~out.isfinite()) | products
+    agrees |= _only_ours(ref, eager) & out.isfinite()  # `difference` says how well
     return torch.where(_finite(ref, eager), ~out.isfinite(), ~agrees)
 
 

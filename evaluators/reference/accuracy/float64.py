@@ -2,8 +2,9 @@
 
 Attention is computed by its formula. PyTorch's fused kernels skip masked keys, whereas the formula multiplies
 their values by zero, so with infinities the result depends on the kernel; the formula shows where. The same
-goes for the attention operators of single backends, which traced models call: cuDNN's, given float64 on an
-H100, silently returned wrong results. Convolutions are PyTorch's own: with cuDNN's transposed convolutions in
+goes for RMS norms, because PyTorch's kernel for a GPU makes all of an odd row NaN if it has an infinity, and
+for the attention operators of single backends, which traced models call: cuDNN's, given float64 on an H100,
+silently returned wrong results. Convolutions are PyTorch's own: with cuDNN's transposed convolutions in
 float64 an audit took up to 25 times as long (KernelBench's `level1/65` on an H200). Recurrent layers use
 cuDNN, which takes a third of the time.
 """
@@ -11,9 +12,10 @@ cuDNN, which takes a third of the time.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from evaluators.reference.containers import map_tensors, tensors_of
 from evaluators.reference.dispatch_mode import dispatch_mode
@@ -54,7 +56,8 @@ class DoubleReference:
 
         plain = sdpa_kernel(SDPBackend.MATH)
         formula = _attention_by_formula() if self._calls_a_backend else nullcontext()
-        with torch.no_grad(), _default_dtype(torch.float64), plain, _cudnn(self._recurs), formula:
+        norms = mock.patch.object(torch, "rms_norm", _rms_norm)
+        with torch.no_grad(), _default_dtype(torch.float64), plain, _cudnn(self._recurs), formula, norms:
             wide = map_tensors(_wide_copy if changes_inputs else _wide, inputs)
             return tensors_of(self.module(*wide)), wide
 
@@ -83,6 +86,21 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
     known = tensor.dtype in (torch.float64, torch.complex128)
     return tensor if known or not (tensor.is_floating_point() or tensor.is_complex()) else _wide_copy(tensor)
+
+
+def _rms_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """`torch.rms_norm` by its formula."""
+    import torch
+
+    dims = tuple(range(-len(normalized_shape), 0))
+    added = torch.finfo(input.dtype).eps if eps is None else eps
+    found: torch.Tensor = input * torch.rsqrt(input.square().mean(dims, keepdim=True) + added)
+    return found if weight is None else found * weight
 
 
 def _attention_by_formula() -> AbstractContextManager[None]:

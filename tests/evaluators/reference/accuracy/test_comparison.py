@@ -16,7 +16,7 @@ from evaluators.reference.accuracy.comparison import (
     compare,
     passes_allclose,
 )
-from tests.evaluators.reference.accuracy.comparisons import FLOATS, NAN, accepts
+from tests.evaluators.reference.accuracy.comparisons import FLOATS, INF, NAN, accepts
 
 
 @pytest.fixture(autouse=True)
@@ -342,3 +342,20 @@ def test_the_arguments_are_left_as_they_are(value: float, dtype: torch.dtype) ->
     for tensor in (out, eager, ref):
         expected = torch.tensor([1.0, 7.0 if math.isnan(value) else value, -2.0], dtype=tensor.dtype)
         assert torch.equal(tensor.nan_to_num(7), expected)
+
+
+def test_where_only_eager_is_nan_a_number_has_to_be_right() -> None:
+    """PyTorch's RMS norm on a GPU makes all of an odd row with an infinity NaN; by the formula, its finite
+    elements become zero, and a sum over rows keeps the others' share."""
+    ref = torch.tensor([0.0, NAN, 1.5, -2.0, 3.0], dtype=torch.float64)
+    eager = torch.tensor([NAN, NAN, NAN, -2.0, 3.0])
+    right = ref.float()
+    assert accepts(right, ref, "strict", eager=eager)
+    assert accepts(eager, ref, "strict", eager=eager)
+    for place, value in ((0, 1.0), (2, 1.6), (2, INF), (1, 0.0), (3, NAN)):
+        wrong = right.clone()
+        wrong[place] = value
+        assert accepts(wrong, ref, "strict", eager=eager) == (value == INF and place == 2)
+    overflows = torch.tensor([INF, 1.0], dtype=torch.float16)
+    exact = torch.tensor([1e6, 1.0], dtype=torch.float64)
+    assert not accepts(torch.tensor([65504.0, 1.0], dtype=torch.float16), exact, "strict", eager=overflows)
