@@ -53,7 +53,7 @@ class Choice:
 
 def observed(run: Callable[[], T], given: Sequence[torch.Tensor | None] = ()) -> tuple[T, list[Choice]]:
     """The result of `run` and the choices in it, in their order. `given` has, for each choice in a call of
-    the reference, the numbers to choose instead of its own, or None."""
+    the reference, the numbers to choose in place of these, or None."""
     made: list[Choice] = []
 
     class Choosing(dispatch_mode()):  # type: ignore[misc]
