@@ -553,9 +553,7 @@ class Norm(nn.Module):
 
 
 def supports(x, residual):
-    return (
-        x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) and x.dtype == residual.dtype
-    )
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) and x.dtype == residual.dtype
 
 
 class ModelNew(nn.Module):

@@ -2,9 +2,7 @@ import torch
 from torch import nn
 from torch.utils.cpp_extension import load_inline
 
-WIDE = (
-    2  # rows of 16385 to 32768: 0: 1024 threads, exps kept; 1: 1024 threads, 2: 512 threads, exps recomputed
-)
+WIDE = 2  # rows of 16385 to 32768: 0: 1024 threads, exps kept; 1: 1024 threads, 2: 512 threads, exps recomputed
 CONFIGS = {"WIDE": [0, 1, 2]}
 
 cuda_source = r"""
