@@ -48,7 +48,7 @@ class Operator:
     sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen, and
     `weights` those of the weights that tell more about a call. `backward`: both passes are measured.
     `around` is source that replaces `Model` by one that calls it; the same is done to the kernels'
-    `ModelNew`, but not to those for the problem `also`, which are made so."""
+    `ModelNew`."""
 
     op: str
     problem: str
@@ -58,7 +58,6 @@ class Operator:
     weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
     backward: bool = False
     around: str = ""
-    also: str = ""
 
     def cases(self, device: str) -> Iterator[Case]:
         """All its cases."""
@@ -108,16 +107,10 @@ class Case:
         arguments = of.op, inputs, self.dtype, architecture
         if not of.backward:
             return {each.id: each.kernel for each in fitting_entries(entries, *arguments)}
-        around = {load_problem(of.problem).source: of.around.replace("Model", "ModelNew")}
-        if of.also:
-            around[load_problem(of.also).source] = ""
-        made = {
-            each.id: next((around[source] for source in sources_of(each) if source in around), None)
-            for each in entries
-        }
-        some = [replace(each, op=of.op) for each in entries if made[each.id] is not None]
+        reference, around = load_problem(of.problem).source, of.around.replace("Model", "ModelNew")
+        some = [replace(each, op=of.op) for each in entries if reference in sources_of(each)]
         return {
-            each.id: replace(each.kernel, source=f"{each.kernel.source}{made[each.id]}")
+            each.id: replace(each.kernel, source=f"{each.kernel.source}{around}")
             for each in fitting_entries(some, *arguments, backward=True)
         }
 

@@ -11,7 +11,7 @@ library's kernels with a backward pass, the peers and eager PyTorch in turn, in 
 outputs and all gradients in float64; one that is not correct has no time. Liger and QuACK are used if they
 are installed (`pip install liger-kernel quack-kernels`); `benchmarks/peers/training` calls them, QuACK
 without its autotuner. torch.compile compiles both passes in its default mode. Losses are means over rows,
-whose gradient is 1 when they are timed. The angles of the rotary embedding have no gradient.
+whose gradient is 1 when they are timed. The rotary embedding turns queries and keys.
 
 As `kernel_library.best(..., backward=True)` does, the benchmark takes the fastest of our kernels that is
 significantly faster than eager; where there is none, the original runs and counts as eager.

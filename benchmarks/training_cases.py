@@ -18,34 +18,6 @@ class Model(_Each):
         return super().forward(*given).mean()
 """
 """A loss for training: the mean of those of the rows."""
-ANGLES = """
-import torch
-from torch import nn
-
-_Turn = Model
-
-
-class Model(nn.Module):
-    def __init__(self, length, head_size):
-        super().__init__()
-        rates = 10000 ** -(torch.arange(0, head_size, 2).float() / head_size)
-        angles = torch.outer(torch.arange(length).float(), rates)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-        self.turn = _Turn()
-
-    def forward(self, x):
-        return self.turn(x, self.cos, self.sin)
-
-
-def get_inputs():
-    return [torch.randn(batch, heads, length, head_size)]
-
-
-def get_init_inputs():
-    return [length, head_size]
-"""
-"""As models have it: the angles are computed once, and have no gradient."""
 HALF, WIDE, OTHER = "bfloat16", "float32", "float16"
 CPU_SIZES = {
     "batch": 2,
@@ -53,6 +25,7 @@ CPU_SIZES = {
     "features": 96,
     "heads": 2,
     "hidden": 192,
+    "key_heads": 2,
     "length": 64,
     "rows": 32,
     "tokens": 32,
@@ -70,7 +43,6 @@ def family(
     inputs: Callable[[Sizes], Sequence[Sequence[int]]],
     around: str = "",
     weights: Callable[[Sizes], Sequence[Sequence[int]]] = lambda of: (),
-    also: str = "",
 ) -> list[Operator]:
     """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
     dtype."""
@@ -84,7 +56,6 @@ def family(
             weights=weights,
             backward=True,
             around=around,
-            also=also,
         )
         for dtype, values in shapes.items()
     ]
@@ -217,37 +188,35 @@ FAMILIES = [
     ),
     *family(
         "rotary",
-        "library/rotary",
-        "batch heads length head_size",
+        "training/rotary",
+        "batch heads key_heads length head_size",
         {
             HALF: (
-                (8, 12, 1024, 64),
-                (8, 16, 2048, 64),
-                (4, 32, 2048, 64),
-                (4, 9, 2048, 64),
-                (8, 8, 2048, 128),
-                (2, 32, 2048, 128),
-                (1, 32, 2048, 128),
-                (4, 16, 4096, 128),
-                (2, 32, 4096, 128),
-                (2, 40, 4096, 128),
-                (1, 64, 4096, 128),
-                (1, 32, 8192, 128),
-                (1, 8, 8192, 128),
-                (1, 24, 16384, 128),
-                (2, 32, 2048, 80),
-                (2, 32, 2048, 96),
-                (2, 16, 4096, 256),
-                (1, 16, 3001, 128),
+                (8, 12, 12, 1024, 64),
+                (8, 16, 16, 2048, 64),
+                (4, 32, 8, 2048, 64),
+                (4, 9, 3, 2048, 64),
+                (8, 8, 8, 2048, 128),
+                (2, 32, 32, 2048, 128),
+                (1, 32, 8, 2048, 128),
+                (4, 16, 8, 4096, 128),
+                (2, 32, 8, 4096, 128),
+                (2, 40, 8, 4096, 128),
+                (1, 64, 8, 4096, 128),
+                (1, 32, 8, 8192, 128),
+                (1, 28, 4, 8192, 128),
+                (1, 24, 8, 16384, 128),
+                (2, 32, 32, 2048, 80),
+                (2, 32, 32, 2048, 96),
+                (2, 16, 8, 4096, 256),
+                (1, 16, 16, 3001, 128),
             ),
-            WIDE: ((8, 12, 1024, 64), (2, 32, 2048, 128)),
+            WIDE: ((8, 12, 12, 1024, 64), (2, 32, 8, 2048, 128)),
         },
         lambda of: [
             (of["batch"], of["heads"], of["length"], of["head_size"]),
-            *[(of["length"], of["head_size"] // 2)] * 2,
+            (of["batch"], of["key_heads"], of["length"], of["head_size"]),
         ],
-        ANGLES,
-        also="training/rotary",
     ),
     *family(
         "swiglu",

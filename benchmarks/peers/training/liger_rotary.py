@@ -1,5 +1,4 @@
-"""Liger's rotary embedding, which takes queries and keys: here with one head of keys, without a gradient. It
-expects the heads after the positions in memory, and copies others."""
+"""Liger's rotary embedding, which expects the heads after the positions in memory, and copies others."""
 # ruff: noqa: D102
 
 import torch
@@ -17,5 +16,5 @@ class ModelNew(nn.Module):
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
-    def forward(self, x):
-        return LigerRopeFunction.apply(x, x.detach()[:, :1], self.cos, self.sin)[0]
+    def forward(self, q, k):
+        return LigerRopeFunction.apply(q, k, self.cos, self.sin)

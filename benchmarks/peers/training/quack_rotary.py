@@ -16,5 +16,8 @@ class ModelNew(nn.Module):
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
-    def forward(self, x):
+    def turned(self, x):
         return apply_rotary_emb(x.transpose(1, 2), self.cos, self.sin).transpose(1, 2).contiguous()
+
+    def forward(self, q, k):
+        return self.turned(q), self.turned(k)
