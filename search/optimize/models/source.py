@@ -117,6 +117,8 @@ class LoadedModel:
         if not self.backward:
             return found
         ends = ends_of(output)
+        for _, each in self._leaves():
+            each.grad = None  # a step of training leaves its gradients
         torch.autograd.backward(ends, [upstream_of(each) for each in ends])
         for name, each in self._leaves():
             if each.grad is not None:

@@ -35,6 +35,8 @@ from search.optimize.verification.record import (
 
 TASK, RESULT = "verification_task.json", "verification_found.json"
 """The child's task, and its result, which may cover a part of the ways."""
+ERRORS = "verification_errors.txt"
+"""What the last child that failed wrote to its standard error."""
 UNTUNED = "verification_untuned_"
 """Prefix of the file that keeps the results of everything but max-autotune."""
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
@@ -222,10 +224,10 @@ def _verify(folder: Path, task: VerificationTask, names: Sequence[str], limit: T
     tried = [name for name in names if name not in task.without]
     out = dict.fromkeys(find_guilty(tried, dies), f"it crashes the process: {died}")
     if not out or dies([]):
-        raise VerificationError(f"the model's process ended: {died}")
+        raise VerificationError(_ended(folder, died))
     found = _run_child(folder, replace(task, without={**task.without, **out}), limit)
     if isinstance(found, str):
-        raise VerificationError(f"the model's process ended: {found}")
+        raise VerificationError(_ended(folder, found))
     return found
 
 
@@ -247,9 +249,14 @@ def _run_child(folder: Path, task: VerificationTask, limit: TimeLimit) -> Verifi
         found = Verification.read(folder / RESULT)
         (folder / RESULT).unlink()
         return found
+    (folder / ERRORS).write_text(done.stderr)
     signal = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
     reason = failure_reason(done.stderr)
     return f"{signal}: {reason}" if reason else signal
+
+
+def _ended(folder: Path, reason: str) -> str:
+    return f"the model's process ended: {reason} (see {folder / ERRORS})"
 
 
 def failure_reason(errors: str) -> str:

@@ -56,6 +56,19 @@ def test_each_gradient_is_compared_on_its_own() -> None:
         assert found.error == pytest.approx(1e-4, rel=0.05)
 
 
+def test_gradients_that_a_step_has_left_do_not_count() -> None:
+    model = attending()
+    replace(model, optimizer=optimizer_of(model.module, PLAN)).run()
+    fresh = replace(model, module=copy.deepcopy(model.module))
+    fresh.module.zero_grad()
+    wanted = results_of(fresh)
+    for _ in range(2):
+        found = results_of(model)
+        assert all(torch.equal(found[name], each) for name, each in wanted.items()) and len(found) == len(
+            wanted
+        )
+
+
 def test_a_gradient_that_should_be_zero_may_be_any_rounding_error() -> None:
     model = attending()
     yardstick = Yardstick(model, 0)
