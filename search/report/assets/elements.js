@@ -25,7 +25,8 @@ const percent = (share) => (!known(share) ? "-" : share > 1.005 ? ">100 %" : `${
 const dollars = (value) => (value > 0 && value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`);
 const interval = (row) => (known(row.speedup) ? `[${row.speedup_low.toFixed(2)}, ${row.speedup_high.toFixed(2)}]` : "");
 const shortId = (id) => (/^[0-9a-f]{12}$/.test(id) ? id.slice(0, 6) : id || "reference");
-const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 3)}...` : text);
+/** The text, cut at the end of a word if it is longer. */
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 3).replace(/\s+\S*$/, "")}...` : text);
 
 /** Saves a text as a file. */
 function save(name, type, text) {

@@ -18,21 +18,37 @@ function head() {
   byId("open-winner").hidden = !winner;
 }
 
-/** The kernels that led to the winner, and every idea with what it gained. */
-/** A closing line. The winner's idea is the last of several where the winner was built on others. */
-const closingRows = ([name, text]) => (name !== "idea" || winnersPath.length < 2 ? [[name, text]] : [
-  ["path", winnersPath.map((each) => `${times(each.speedup)} in round ${each.round}`).join(", then ")],
-  ["last idea", text],
-]);
+/** A closing line. A winner that was built on others has a path, whose largest step says most about it. */
+const closingRows = ([name, text]) => {
+  if (name !== "idea" || winnersPath.length < 2) return [[name, text]];
+  const largest = winnersPath.slice(1).reduce((most, each) => (stepOf(each) > stepOf(most) ? each : most));
+  const step = (each) => `${times(stepOf(each))} in round ${each.round}${isNoise(each) ? " (within the error)" : ""}`;
+  const last = winnersPath.at(-1);
+  return [
+    ["path", winnersPath.map((each) => `${times(each.speedup)} in round ${each.round}`).join(", then ")],
+    ["largest step", `${step(largest)}: ${ideas.get(largest.idea).text}`],
+    ...(last === largest ? [] : [["last step", `${step(last)}: ${ideas.get(last.idea).text}`]]),
+  ];
+};
 
+/** What a kernel gained over the one that it was built on. */
+const stepOf = (each) => (ideas.get(each.idea).best === each.id ? ideas.get(each.idea).gain : null) ?? gainOver(each);
+
+/** Whether a kernel's interval overlaps that of the one it was built on. */
+const isNoise = (each) => {
+  const before = variants.get(each.parent);
+  return before?.speedup_high != null && each.speedup_low <= before.speedup_high && before.speedup_low <= each.speedup_high;
+};
+
+/** The kernels that led to the winner, and every idea with what it gained. */
 function steps() {
   byId("steps-frame").hidden = !winnersPath.length;
   const columns = ["round", "idea", "category", "ms", "over eager", "gain", "predicted"];
   const predicted = (idea) => (idea.predicted_gain > 0 ? times(idea.predicted_gain) : "-");
   table("steps", columns, winnersPath.map((each) => {
     const idea = ideas.get(each.idea);
-    return [each.round, linkTo({ id: each.id, kind: "variant" }, shorten(idea.text, 600)), words.categories[idea.category],
-      milliseconds(each.kernel_ms), times(each.speedup), times(idea.best === each.id ? idea.gain : gainOver(each)), predicted(idea)];
+    return [each.round, linkTo({ id: each.id, kind: "variant" }, shorten(idea.text, 1200)), words.categories[idea.category],
+      milliseconds(each.kernel_ms), times(each.speedup), times(stepOf(each)) + (isNoise(each) ? ", within the error" : ""), predicted(idea)];
   }), [1]);
   const judged = data.ideas.filter((each) => (variantsOf.get(each.id) ?? []).some((own) => own.status));
   const ranked = judged.sort((a, b) => a.round - b.round || (b.gain ?? 0) - (a.gain ?? 0));
