@@ -39,6 +39,7 @@ ERRORS = "verification_errors.txt"
 """What the last child that failed wrote to its standard error."""
 UNTUNED = "verification_untuned_"
 """Prefix of the file that keeps the results of everything but max-autotune."""
+CAUSED = "The above exception was the direct cause of "
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 """Matches the start of the traceback line that names the exception."""
 TUNED = "max-autotune"
@@ -260,11 +261,16 @@ def _ended(folder: Path, reason: str) -> str:
 
 
 def failure_reason(errors: str) -> str:
-    """The stderr line that says why a process ended: the first exception of a traceback, otherwise what C++
-    threw, otherwise the last line that is not a warning (a failed GPU prints warnings last)."""
+    """The stderr line that says why a process ended: the exception of the last traceback or its direct cause,
+    otherwise what C++ threw, otherwise the last line that is not a warning (a failed GPU prints warnings
+    last). Earlier tracebacks are those of errors that were handled."""
     lines = [line.rstrip() for line in errors.splitlines() if line.strip()]
-    traceback = next((n for n, line in enumerate(lines) if line.startswith(TRACEBACK)), len(lines))
-    raised = [line for line in lines[traceback:] if EXCEPTION.match(line)]
+    starts = [
+        n
+        for n, line in enumerate(lines)
+        if line.startswith(TRACEBACK) and not (n and lines[n - 1].startswith(CAUSED))
+    ]
+    raised = [line for line in lines[starts[-1] :] if EXCEPTION.match(line)] if starts else []
     thrown = [line.strip() for line in lines if line.lstrip().startswith("what():")]
     rest = [line for line in lines if "Warning" not in line]
     return next(iter([*raised, *thrown, *rest[-1:], *lines[-1:]]), "")

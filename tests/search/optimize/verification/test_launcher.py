@@ -246,6 +246,7 @@ WARNING = (
     "[W1126 13:40:36 CUDAEvent.h:57] Warning: CUDA warning: unspecified launch failure (function ~CUDAEvent)"
 )
 RAISED = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+HANDLING = "During handling of the above exception, another exception occurred:"
 TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "    raise ValueError(Error)"]
 
 
@@ -255,6 +256,11 @@ TRACE = ["Traceback (most recent call last):", '  File "turns.py", line 9', "   
         ([WARNING, *TRACE, RAISED, "Search for it", "", WARNING], RAISED),
         (
             [*TRACE, RAISED, "", "The above exception was the direct cause of another:", *TRACE, "E: e"],
+            RAISED,
+        ),
+        ([*TRACE, "TypeError: logged", "a line of the log", *TRACE, RAISED], RAISED),
+        (
+            [*TRACE, "KeyError: 1", "", HANDLING, *TRACE, RAISED],
             RAISED,
         ),
         (["an Error that was survived", *TRACE, "KeyboardInterrupt"], "KeyboardInterrupt"),
