@@ -138,8 +138,8 @@ class FolderSource:
 
 
 class ArchiveSource:
-    """The requests of an archive, in its order. Verdicts are lines of a file; a second call with the same
-    file continues after them."""
+    """The requests of an archive, in its order, without those that do not fit into the time that is left.
+    Verdicts are lines of a file; a second call with the same file continues after them."""
 
     ends = True
 
@@ -153,10 +153,9 @@ class ArchiveSource:
     def take(self, serves: Accepts, ready: Accepts) -> Claimed | None:
         """See `RequestSource`."""
         for request in filter(serves, self._left):
-            if not ready(request):
-                return None
-            self._left.remove(request)
-            return Claimed(request=request, failures=self._failures.get(request.id, 0))
+            if ready(request):
+                self._left.remove(request)
+                return Claimed(request=request, failures=self._failures.get(request.id, 0))
         return None
 
     def beat(self, claimed: Iterable[Claimed]) -> None:

@@ -227,6 +227,13 @@ def test_an_archive_goes_there_and_back(tmp_path: Path) -> None:
     assert [each.id for each in folder.pending()] == [altered]
 
 
+def test_what_does_not_fit_into_the_time_is_left_out_of_an_archive(tmp_path: Path) -> None:
+    dear, cheap = replace(request("dear"), cost_s=100.0), request("cheap")
+    out = tmp_path / "out.jsonl"
+    assert served(ArchiveSource([dear, cheap], out), FakeHost(), seconds=30.0).answered == 1
+    assert json.loads(out.read_text())["request"] == cheap.id
+
+
 @pytest.mark.slow
 def test_the_worker_imports_neither_ray_nor_hydra_nor_wandb(tmp_path: Path) -> None:
     blocked = (
