@@ -37,12 +37,12 @@ Where to look, from the commands down to the machine; each file says more at its
     build/        builder, build_cache, toolchain (what this machine lacks)
     runner/       the untrusted process: runner_process, messages, failures, output_forms, shared_buffers,
                   poisoned_memory; kept_outputs; fork_server, node_fork_server, prefork; thin_headers,
-                  precompile
+                  precompile (as_on_gpu)
     reference/    loading (neighbours), gradients (of a kernel for training), reference_model,
                   running_reference, answer, random_outputs, validation, containers, dispatch_mode,
                   judging_power (what a reference is worth as a judge); accuracy/: comparison (differences,
-                  sampled_elements), float64 (row_slices), rounding, shifts, jumps; inputs/:
-                  input_distributions (border_places), usable_distributions (special_integers),
+                  sampled_elements), float64 (row_slices), rounding, shifts, jumps, choices;
+                  inputs/: input_distributions (border_places), usable_distributions (special_integers),
                   strided_layouts, weight_changes, dependent_calls, near_repeats; cost/: operation_count,
                   machine_peaks, roofline
     isolation/    confinement, namespaces, scratch, vendor_libraries
