@@ -40,7 +40,6 @@ def time_model(
     are off as well; in compiled code, the kernels that are not faster.
     """
     plain, fast = _load(task), _load(task)
-    start = _weights(plain) if task.training is not None else {}
     for model in fast:
         model.run()  # fills what the model makes in its first call
     package.load(fast[0].module, list(compared.left_out))
@@ -63,9 +62,7 @@ def time_model(
             if task.training is not None and way != REWRITTEN:
                 memory |= _memory(way, models[0])
             if task.training is not None and way in dict(COMPILED_PAIRS).values():
-                for each in (plain, fast):
-                    each[0].module.load_state_dict(start)
-                _check_compiled(models, plain, task.seed)
+                _check_compiled(models, plain, fast, task.seed)
             runs |= {(shape, way): run for shape, run in own.items()}
         except Exception as error:  # from the compiler, or from the code it made
             failed[way] = f"{type(error).__name__}: {first_line(error)}"
@@ -92,15 +89,11 @@ def _memory(way: str, model: LoadedModel) -> dict[str, dict[str, int]]:
     return {} if model.device == "cpu" and way not in (EAGER, OPTIMIZED) else {way: memory_of(model)}
 
 
-def _weights(models: Sequence[LoadedModel]) -> dict[str, Any]:
-    """Copies of the weights before any step, on the CPU: steps on the same inputs soon make the gradients so
-    small that they are rounding errors."""
-    return {name: each.to("cpu", copy=True) for name, each in models[0].module.state_dict().items()}
-
-
-def _check_compiled(compiled: Sequence[LoadedModel], plain: Sequence[LoadedModel], seed: int) -> None:
-    """Raises ValueError if the gradients of compiled code with kernels differ from the original's, which has
-    the same weights."""
+def _check_compiled(
+    compiled: Sequence[LoadedModel], plain: Sequence[LoadedModel], fast: Sequence[LoadedModel], seed: int
+) -> None:
+    """Raises ValueError if the gradients of compiled code with kernels differ from the original's."""
+    plain[0].module.load_state_dict(fast[0].module.state_dict())
     for each, original in zip(compiled, plain, strict=True):
         found = Yardstick(replace(original, optimizer=None), seed).check(
             results_of(replace(each, optimizer=None))
