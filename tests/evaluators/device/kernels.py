@@ -10,7 +10,7 @@ from evaluators.records.problem import Problem
 from evaluators.records.timing import Plan
 
 SETTINGS = Settings(
-    timeout_s=5.0,
+    timeout_s=20.0,
     open_timeout_s=60.0,
     memory_gb=1.5,
     max_calls=8,

@@ -36,7 +36,7 @@ def test_an_honest_copy_is_correct_and_about_as_fast(judge: Judge, worker: Worke
     assert correctness is not None
     assert timing.speedup_low < 1.3
     assert timing.speedup_high > 0.75
-    assert 0.3 < timing.speedup < 3
+    assert timing.speedup_low <= timing.speedup <= timing.speedup_high
     assert len(timing.kernel_samples_ms) == len(timing.eager_samples_ms) >= 6
     assert timing.compile_ms is None
     assert correctness.checked_calls >= 7

@@ -4,13 +4,14 @@ of them, an honest kernel is correct with the same processes (see `conftest.work
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from evaluators.device.worker import Worker
 from evaluators.records.probe import Probe, ProbeStatus
 from evaluators.records.problem import Kernel
-from tests.evaluators.device.kernels import HONEST, PROBLEM, forward
+from tests.evaluators.device.kernels import HONEST, PROBLEM, SETTINGS, forward
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,10 @@ def test_a_trace_becomes_a_timeline(probe: Prober) -> None:
     ],
     ids=["import", "raises", "dies", "hangs", "memory", "garbage", "forged"],
 )
-def test_a_probe_ends_like_any_kernel(probe: Prober, source: str, status: ProbeStatus) -> None:
+def test_a_probe_ends_like_any_kernel(
+    probe: Prober, worker: Worker, monkeypatch: pytest.MonkeyPatch, source: str, status: ProbeStatus
+) -> None:
+    monkeypatch.setattr(worker, "_settings", replace(SETTINGS, timeout_s=5.0))
     found = probe(source)
     assert found.status is status, found
     assert found.cause

@@ -50,7 +50,7 @@ FAILURES = {
 @pytest.fixture(scope="module")
 def worker(marked: Marked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     plan = Plan(block_ms=8.0, precision=0.1, max_s=1.0)
-    settings = replace(SETTINGS, timeout_s=8.0, plan=plan, thorough_plan=plan, thorough_timeout_s=60.0)
+    settings = replace(SETTINGS, plan=plan, thorough_plan=plan, thorough_timeout_s=60.0)
     started = Worker(root=tmp_path_factory.mktemp("root"), settings=settings)
     yield started
     started.close()

@@ -47,10 +47,11 @@ OWN = True
 CODE = """
 _Static_assert(TILE > 0, "no tile");
 void run(const float* x, float* y, long n) {
-    for (long i = 0; i + TILE <= n; i += TILE)
-        for (long j = 0; j + TILE <= n; j += TILE)
-            for (long a = i; a < i + TILE; a++)
-                for (long b = j; b < j + TILE; b++) y[a * n + b] = 2 * x[b * n + a];
+    for (int again = 0; again < (TILE == 1 ? 6 : 1); again++)  /* slower on the busiest machine, too */
+        for (long i = 0; i + TILE <= n; i += TILE)
+            for (long j = 0; j + TILE <= n; j += TILE)
+                for (long a = i; a < i + TILE; a++)
+                    for (long b = j; b < j + TILE; b++) y[a * n + b] = 2 * x[b * n + a];
 }
 """
 if not Path("run.so").exists():
@@ -74,7 +75,7 @@ CHEAT = replace(
     TILED,
     source=TILED.source.replace("[1, 32, 3, 0]", "[1]")
     .replace("[True]", "[True, False]")
-    .replace("for (long i", "for (int again = 0; again < 8; again++) for (long i"),
+    .replace("TILE == 1 ? 6 : 1", "8"),
 )
 
 
