@@ -1,9 +1,9 @@
-"""The operators and shapes that `benchmarks/operators.py` measures, and the kernels for each; those of
-`benchmarks/training.py` are in `training_cases`."""
+"""An operator, its shapes and the kernels for each, and the operators of `benchmarks/operators.py` itself.
+Those of its other sets are in `training_cases` and `transformer_cases`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from evaluators.reference.loading import load_problem
 from kernel_library.catalogue.best import fitting_entries
 from kernel_library.catalogue.entry import Entry
 
-PARTS = Path(__file__).parent / "peers" / "operators"
-OF_TRAINING = PARTS.parent / "training"
+PEERS = Path(__file__).parent / "peers"
+COMPILE = "compile"
 COMPILED = """
 
 class ModelNew(Model):
@@ -42,22 +42,28 @@ CONVOLUTIONS = (  # in_channels, out_channels, height, kernel_size, stride, padd
 )
 
 
+Sizes = dict[str, int]
+Shapes = Callable[[Sizes], Sequence[Sequence[int]]]
+"""The shapes of tensors for such sizes."""
+
+
 @dataclass(frozen=True)
 class Operator:
     """One of the library's by its `op`, the problem that it is measured on, and its shapes, as that problem's
-    sizes; `inputs` are the shapes of the first inputs for such sizes, by which a kernel is chosen, and
-    `weights` those of the weights that tell more about a call. `backward`: both passes are measured.
-    `around` is source that replaces `Model` by one that calls it; the same is done to the kernels'
-    `ModelNew`."""
+    sizes; `inputs` are the shapes of the first inputs, by which a kernel is chosen, and `weights` those of
+    the weights that tell more about a call. `backward`: both passes are measured. `around` is source that
+    replaces `Model` by one that calls it; the same is done to the kernels' `ModelNew`. Its peers are in the
+    folder of its `set`."""
 
     op: str
     problem: str
-    shapes: tuple[dict[str, int], ...]
-    inputs: Callable[[dict[str, int]], Sequence[Sequence[int]]]
+    shapes: tuple[Sizes, ...]
+    inputs: Shapes
     dtypes: tuple[str, ...] = FLOATS
-    weights: Callable[[dict[str, int]], Sequence[Sequence[int]]] = lambda of: ()
+    weights: Shapes = lambda of: ()
     backward: bool = False
     around: str = ""
+    set: str = "operators"
 
     def cases(self, device: str) -> Iterator[Case]:
         """All its cases."""
@@ -71,7 +77,7 @@ class Case:
     """An operator at one shape and type."""
 
     operator: Operator
-    sizes: dict[str, int]
+    sizes: Sizes
     dtype: str
     device: str
 
@@ -101,33 +107,84 @@ class Case:
         return [*self.operator.inputs(self.sizes), *self.operator.weights(self.sizes)]
 
     def ours(self, entries: Sequence[Entry], architecture: str) -> dict[str, Kernel]:
-        """The library's kernels for it, by the entries' ids; with their backward pass, those that were
-        measured on the operator's problem."""
+        """The library's kernels for it, by the entries' ids: those that fit an operator's call; of the other
+        sets all that were measured on the operator's problem, in training those for its inputs."""
         of, inputs = self.operator, self.operator.inputs(self.sizes)
-        arguments = of.op, inputs, self.dtype, architecture
-        if not of.backward:
-            return {each.id: each.kernel for each in fitting_entries(entries, *arguments)}
+        if of.set == "operators":
+            fitting = fitting_entries(entries, of.op, inputs, self.dtype, architecture)
+            return {each.id: each.kernel for each in fitting}
         reference, around = load_problem(of.problem).source, of.around.replace("Model", "ModelNew")
-        some = [replace(each, op=of.op) for each in entries if reference in sources_of(each)]
-        return {
-            each.id: replace(each.kernel, source=f"{each.kernel.source}{around}")
-            for each in fitting_entries(some, *arguments, backward=True)
-        }
+        some = [replace(each, op=of.op) for each in entries if reference in sources_of(each, of.backward)]
+        if of.backward:
+            some = fitting_entries(some, of.op, inputs, self.dtype, architecture, backward=True)
+        else:
+            some = [each for each in some if self.dtype in each.dtypes and architecture in each.architectures]
+        return {each.id: replace(each.kernel, source=f"{each.kernel.source}{around}") for each in some}
 
     def peer(self, name: str, problem: Problem) -> Kernel | None:
         """A peer's kernel for the case; None where it has none."""
-        file = (OF_TRAINING if self.operator.backward else PARTS) / f"{name}_{self.operator.op}.py"
-        if name == "compile":
+        if name == COMPILE:
             return Kernel(source=problem.source + COMPILED, language="cpp")
-        return Kernel(source=file.read_text(), language="cpp") if file.exists() else None
+        return peers_of(self.operator.set, self.operator.op).get(name)
 
 
-def sources_of(entry: Entry) -> list[str]:
-    """The references on which an entry was measured with its backward pass."""
-    return [each.problem.source for each in entry.measurements if each.problem.backward]
+def peers_of(set: str, op: str) -> dict[str, Kernel]:
+    """Other people's kernels for an operator, by the name of their project."""
+    files = sorted((PEERS / set / op).glob("*.py"))
+    return {file.stem: Kernel(source=file.read_text(), language="cpp") for file in files}
 
 
-def rows_of(elements: int, widths: Sequence[int], rows: str, columns: str) -> tuple[dict[str, int], ...]:
+def sources_of(entry: Entry, backward: bool) -> list[str]:
+    """The references on which an entry was measured, with its backward pass or without."""
+    return [each.problem.source for each in entry.measurements if each.problem.backward is backward]
+
+
+def family(
+    set: str,
+    op: str,
+    problem: str,
+    names: str,
+    shapes: dict[str, Sequence[Sequence[int]]],
+    inputs: Shapes,
+    around: str = "",
+    weights: Shapes = lambda of: (),
+) -> list[Operator]:
+    """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
+    dtype."""
+    return [
+        Operator(
+            op=op,
+            problem=problem,
+            shapes=tuple(dict(zip(names.split(), each, strict=True)) for each in values),
+            inputs=inputs,
+            dtypes=(dtype,),
+            weights=weights,
+            backward=set == "training",
+            around=around,
+            set=set,
+        )
+        for dtype, values in shapes.items()
+    ]
+
+
+def rows_and(columns: str) -> Shapes:
+    """The shape of an input of rows with this number of columns."""
+    return lambda of: [(of["rows"], of[columns])]
+
+
+def cases_of(families: Sequence[Operator], device: str, largest: Sizes) -> list[Case]:
+    """The cases of all families; on a CPU with sizes of at most `largest`, so that some are the same."""
+
+    def small(sizes: Iterable[tuple[str, int]]) -> Sizes:
+        return {name: min(size, largest.get(name, size)) for name, size in sizes}
+
+    found = [case for each in families for case in each.cases(device)]
+    if device == "cpu":
+        found = [replace(each, sizes=small(each.sizes.items())) for each in found]
+    return list({each.name: each for each in found}.values())
+
+
+def rows_of(elements: int, widths: Sequence[int], rows: str, columns: str) -> tuple[Sizes, ...]:
     """For each width, as many rows as give that number of elements."""
     return tuple({rows: max(8, elements // width // 8 * 8), columns: width} for width in widths)
 
@@ -216,6 +273,6 @@ OPERATORS = (
 )
 
 
-def all_cases(device: str) -> list[Case]:
+def operator_cases(device: str) -> list[Case]:
     """The cases of all operators."""
     return [case for each in OPERATORS for case in each.cases(device)]

@@ -1,24 +1,37 @@
-"""Compares the library's operators over 30 shapes each with eager PyTorch, torch.compile, Liger and QuACK.
+"""Compares the library's kernels over many shapes with eager PyTorch, torch.compile and other people's
+kernels.
 
-    python benchmarks/operators.py [device=auto] [only=softmax,matmul] [peers=compile,liger,quack]
-        [limit_s=540] [out=operators.jsonl] [keep=outputs/library]
+    python benchmarks/operators.py [set=operators] [device=auto] [only=softmax,matmul] [part=1/2]
+        [peers=compile,liger,quack] [limit_s=540] [at_once=12] [out=operators.jsonl]
+        [merge=a.jsonl,b.jsonl] [keep=outputs/library]
 
-Each operator has ten shapes in three dtypes (attention: fifteen in two, which its kernels support). For each,
-one process measures the library's kernels, the peers and eager PyTorch in turn
-(`benchmarks/operator_timing.py`; all of them are trusted, because the evaluator would take ten times as
-long). Like `kernel_library.override`, the benchmark takes the fastest of our kernels that is significantly
-faster than eager; where there is none, the original runs and counts as eager. Liger and QuACK are used if
-they are installed (`pip install liger-kernel quack-kernels`); `benchmarks/peers/operators` calls them.
+The sets of families and shapes:
+
+    operators     ten operators of PyTorch, over ten shapes in three dtypes each (attention: fifteen in two)
+    transformer   what today's models run (`suite=transformer`), over twenty shapes each
+    training      kernels for training, over twenty shapes each: forward and backward together
+
+For each shape, one process measures the library's kernels, the peers and eager PyTorch in turn, in the calls
+that a program makes (`benchmarks/operator_timing.py`; all of them are trusted, because the evaluator would
+take ten times as long). Before that, each is compared with the outputs in float64, and in training with all
+gradients; one that is not correct has no time. Like `kernel_library.override` and `best`, the benchmark takes
+the fastest of our kernels that is significantly faster than eager; where there is none, the original runs and
+counts as eager. The peers' projects are used where they are installed (`pip install liger-kernel
+quack-kernels`, for example); `benchmarks/peers` calls them, QuACK in training without its autotuner.
 torch.compile competes in its default mode.
 
 A shape with unsteady times (`evaluators.records.timing.is_steady`) is measured once more, and then left for a
-second call.
+second call. `at_once` shapes are prepared at the same time, with up to 10 GB of the GPU's memory for each.
 
-`out` keeps the measurements, a line per shape, and a second call continues there. `keep` is the root of a
-library whose shape tables get them as well; `best` chooses kernels by these tables (`kernel_library/seeds`:
-the ones that ship). Prints a line per shape, and for each operator the share of shapes where the library is
-ahead of the fastest peer or even with it (within EVEN of its time, or the interval contains 1.00). The exit
-status is 1 when a kernel of ours was not correct.
+`out` keeps the measurements, a line per shape, and a second call continues there; a table of all of them is
+written next to it as CSV. `part=1/2` takes every second family. `merge` adds other files' lines; with
+`limit_s=0` nothing is measured, and no GPU is needed. `keep` is the root of a library whose shape tables get
+the measurements as well; `best` chooses kernels by these tables (`kernel_library/seeds`: the ones that ship).
+
+Prints a line per shape; for each family the share of shapes where the library is ahead of the fastest peer or
+even with it (within EVEN of its time, or the interval contains 1.00); where it is behind; and in training
+what is saved between the passes. `device=cpu` tries the sets at small sizes. The exit status is 1 when a
+kernel of ours was not correct.
 """
 
 from __future__ import annotations
@@ -30,151 +43,98 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.operator_cases import Case, all_cases
-from benchmarks.operator_timing import EAGER, SPAWN, Cases, KernelProcess, kernels_of_case
+from benchmarks.operator_cases import COMPILE, PEERS, Case, operator_cases
+from benchmarks.operator_rows import (
+    Row,
+    behind,
+    in_json,
+    keep,
+    merge,
+    saved,
+    stored,
+    summary,
+    write_table,
+)
+from benchmarks.operator_timing import SPAWN, Cases, KernelProcess, kernels_of_case
+from benchmarks.training_cases import training_cases
+from benchmarks.transformer_cases import transformer_cases
 from evaluators.app.command import choose_device
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
-from evaluators.records.evaluation import Evaluation, Timing
-from evaluators.records.timing import is_steady, paired_speedup
 from evaluators.scheduler.local_host import visible_gpus
-from kernel_library.catalogue.entry import AtShape
 from kernel_library.catalogue.library import FolderLibrary
-from kernel_library.catalogue.shape_table import at_shape
-from kernel_library.overrides.shapes import shape_text
 
-PEERS = ("compile", "liger", "quack")
-EVEN = 0.02
-"""Tolerance for "even", as a share of the fastest peer's time."""
-MOST_AT_ONCE = 12
-"""Processes prepared concurrently on a GPU; some use 8 GB of its memory until they are measured."""
+SETS: dict[str, Cases] = {
+    "operators": operator_cases,
+    "transformer": transformer_cases,
+    "training": training_cases,
+}
+KEYS = ("set", "device", "only", "part", "peers", "limit_s", "at_once", "out", "merge", "keep")
+MOST_AT_ONCE = "12"
 READY_S = 240.0
-"""Time limit for the preparation, including builds of our kernels."""
+"""Time limit for the preparation of a batch, including builds of our kernels."""
 Started = tuple[Case, KernelProcess]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was measured of a case: each kernel's evaluation, those of the library's by their ids, the others'
-    by their names."""
-
-    case: Case
-    ours: dict[str, Evaluation]
-    peers: dict[str, Evaluation]
-
-    @property
-    def found(self) -> dict[str, Evaluation]:
-        """All evaluations."""
-        return {**self.ours, **self.peers}
-
-    @property
-    def eager_ms(self) -> float | None:
-        """Timing of the session; None where nothing was timed."""
-        return next((each.timing.eager_ms for each in self.found.values() if each.timing), None)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the times are reliable."""
-        return all(is_steady(each.timing) for each in self.found.values() if each.timing)
-
-    @property
-    def entry(self) -> str:
-        """The library kernel that is used; "" for the original."""
-        times = {
-            id: each.timing.kernel_ms
-            for id, each in self.ours.items()
-            if each.timing and each.timing.speedup_low > 1
-        }
-        return min(times, key=times.__getitem__, default="")
-
-    @property
-    def timing(self) -> Timing | None:
-        """Timing of the kernel that is used; None where the original runs."""
-        return self.ours[self.entry].timing if self.entry else None
-
-    @property
-    def ours_ms(self) -> float | None:
-        """Time of the kernel that is used, or eager's."""
-        return self.timing.kernel_ms if self.timing else self.eager_ms
-
-    @property
-    def others_ms(self) -> dict[str, float]:
-        """Times of all timed peers, and eager's."""
-        times = {name: each.timing.kernel_ms for name, each in self.peers.items() if each.timing}
-        return times | ({EAGER: self.eager_ms} if self.eager_ms else {})
-
-    @property
-    def ahead(self) -> tuple[str, float, float, float] | None:
-        """The fastest of the others, and how many times as fast as that we are, with the interval; None
-        where nothing was timed."""
-        others = self.others_ms
-        if not others:
-            return None
-        name = min(others, key=others.__getitem__)
-        theirs = self.peers[name].timing if name != EAGER else None
-        if self.timing is None:  # the original is used
-            if theirs is None:
-                return name, 1.0, 1.0, 1.0
-            return name, *paired_speedup(theirs.eager_samples_ms, theirs.kernel_samples_ms)
-        samples = theirs.kernel_samples_ms if theirs else self.timing.eager_samples_ms
-        return name, *paired_speedup(self.timing.kernel_samples_ms, samples)
-
-    @property
-    def is_even(self) -> bool:
-        """Whether we are ahead of the fastest peer or even with it."""
-        ahead = self.ahead
-        return ahead is not None and (ahead[3] >= 1.0 or ahead[1] >= 1.0 - EVEN)
-
-    @property
-    def line(self) -> str:
-        """Of the table."""
-        ahead = self.ahead
-        if ahead is None:
-            said = ", ".join(f"{name}: {each.status.value} {each.cause}" for name, each in self.found.items())
-            return f"{self.case.name}: no times: {said}"
-        name, ratio, low, high = ahead
-        others = "  ".join(f"{other} {ms:.4f}" for other, ms in self.others_ms.items())
-        slower = [
-            f"{id} {each.timing.kernel_ms:.4f}"
-            for id, each in self.ours.items()
-            if id != self.entry and each.timing
-        ]
-        failed = [f"{name} {each.status.value}" for name, each in self.found.items() if not each.timing]
-        words = [
-            f"{ratio:6.3f}x [{low:.3f}, {high:.3f}] of {name:<8}",
-            f"{'' if self.is_even else 'BEHIND '}{self.case.name}: {self.entry or 'the original'}",
-            f"{self.ours_ms:.4f} ms; {others}",
-            *slower,
-            *failed,
-        ]
-        return "  ".join(words)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark; returns its exit status."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    if unknown := given.keys() - {"device", "only", "peers", "limit_s", "out", "keep"}:
-        raise UsageError(f"unknown key {min(unknown)}; known are device, only, peers, limit_s, out, keep")
-    device, _ = choose_device(given.get("device", "auto"), clustered=False)
-    names = [name for name in given.get("peers", ",".join(PEERS)).split(",") if name]
-    words = given.get("only", "").split(",")
-    cases = [case for case in all_cases(device) if any(word in case.name for word in words)]
-    if not cases:
-        raise UsageError(f"only={given.get('only', '')}: no case's name contains it")
-    kept = JsonlStore(Path(given.get("out", "outputs/operators.jsonl")))
-    rows = measure(all_cases, cases, names, kept, float(given.get("limit_s", "540")))
-    print(*summary(rows), f"{len(cases) - len(rows)} not measured in time", sep="\n")
+    if unknown := given.keys() - set(KEYS):
+        raise UsageError(f"unknown key {min(unknown)}; known are {', '.join(KEYS)}")
+    chosen = given.get("set", "operators")
+    if chosen not in SETS:
+        raise UsageError(f"set={chosen}: known are {', '.join(SETS)}")
+    limit_s = float(given.get("limit_s", "540"))
+    device = given.get("device", "auto")
+    if limit_s:
+        device, _ = choose_device(device, clustered=False)
+    cases = chosen_cases(SETS[chosen](device), given.get("only", ""), given.get("part", "1/1"))
+    names = given["peers"].split(",") if "peers" in given else [COMPILE, *peer_names(chosen)]
+    out = Path(given.get("out", f"outputs/{chosen}.jsonl"))
+    kept = JsonlStore(out)
+    for other in filter(None, given.get("merge", "").split(",")):
+        merge(kept, Path(other), [case.name for case in cases])
+    if limit_s:
+        most_at_once = int(given.get("at_once", MOST_AT_ONCE))
+        rows = measure(SETS[chosen], cases, names, kept, limit_s, most_at_once)
+    else:
+        rows = stored(cases, kept)
+    write_table(out.with_suffix(".csv"), rows)
+    print("", *summary(rows), "", *saved(rows), *behind(rows), sep="\n")
+    print(f"{len(cases) - len(rows)} not measured in time")
     if "keep" in given:
         keep(FolderLibrary(given["keep"], seeds=None), rows)
     return 1 if any(not each.timing for row in rows for each in row.ours.values()) else 0
+
+
+def chosen_cases(cases: Sequence[Case], only: str, part: str) -> list[Case]:
+    """Those of a part of the families whose name contains one of the words. Raises UsageError."""
+    families = part_of(list(dict.fromkeys(case.operator.op for case in cases)), part)
+    words = only.split(",")
+    found = [
+        case for case in cases if case.operator.op in families and any(word in case.name for word in words)
+    ]
+    if not found:
+        raise UsageError(f"only={only}: no shape's name contains it")
+    return found
+
+
+def peer_names(chosen: str) -> list[str]:
+    """All other projects with a kernel for a set."""
+    return sorted({file.stem for file in (PEERS / chosen).glob("*/*.py")})
+
+
+def part_of(families: Sequence[str], part: str) -> Sequence[str]:
+    """The i-th of n parts, for `i/n`. Raises UsageError."""
+    first, _, count = part.partition("/")
+    if not (first.isdigit() and count.isdigit() and 1 <= int(first) <= int(count)):
+        raise UsageError(f"part={part}: give i/n, such as 1/2")
+    return families[int(first) - 1 :: int(count)]
 
 
 def measure(
@@ -183,8 +143,7 @@ def measure(
     peers: Sequence[str],
     kept: JsonlStore,
     limit_s: float,
-    most_at_once: int = MOST_AT_ONCE,
-    ready_s: float = READY_S,
+    most_at_once: int,
 ) -> list[Row]:
     """A row for each of the `cases` finished in time; each is printed immediately. `known` returns all cases
     for a device."""
@@ -213,7 +172,7 @@ def measure(
         while batch and time.monotonic() < end:
             following: list[Started] = []
             try:
-                ready = made_ready(batch, min(end, time.monotonic() + ready_s))
+                ready = made_ready(batch, min(end, time.monotonic() + READY_S))
                 following = started(gpu)  # imports modules meanwhile
                 for row in measured(ready, peers, end):
                     kept.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
@@ -274,51 +233,6 @@ def measured(ready: Sequence[Started], peers: Sequence[str], end: float) -> Iter
         except (EOFError, TimeoutError) as error:
             print(f"{case.name}: {error or 'its process died'}", flush=True)
         process.close()
-
-
-def in_json(found: dict[str, Evaluation]) -> dict[str, Any]:
-    """By the same names."""
-    return {name: each.to_json() for name, each in found.items()}
-
-
-def stored(cases: Sequence[Case], kept: JsonlStore) -> list[Row]:
-    """The rows of the cases that were measured before."""
-    return [row_of(case, found) for case in cases if (found := kept.get(case.name))]
-
-
-def row_of(case: Case, known: dict[str, Any]) -> Row:
-    """The stored row of a case."""
-    ours, peers = (
-        {name: Evaluation.from_json(each) for name, each in known[whose].items()}
-        for whose in ("ours", "peers")
-    )
-    return Row(case, ours, peers)
-
-
-def keep(library: FolderLibrary, rows: Sequence[Row]) -> None:
-    """Adds the measurements to the shape tables of the library's entries."""
-    tables: dict[str, list[AtShape]] = {}
-    for row in rows:
-        inputs = " ".join(map(shape_text, row.case.shapes))
-        for id, each in row.ours.items():
-            if each.timing:
-                tables.setdefault(id, []).append(at_shape(row.case.to_problem(), inputs, each))
-    for id, table in tables.items():
-        library.save_shapes(id, table)
-
-
-def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """A line per operator, and the shapes where we are behind."""
-    columns = f"{'operator':<15}{'shapes':>7}{'ours':>6}{'ahead or even':>15}"
-    yield f"{columns}{'over eager':>12}{'over the best':>15}"
-    for op in dict.fromkeys(row.case.operator.op for row in rows):
-        own = [row for row in rows if row.case.operator.op == op and row.ahead]
-        if own:
-            even = sum(row.is_even for row in own)
-            eager = geometric_mean((row.eager_ms or 1.0) / (row.ours_ms or 1.0) for row in own)
-            best = geometric_mean(row.ahead[1] for row in own if row.ahead)
-            ours = sum(bool(row.entry) for row in own)
-            yield (f"{op:<15}{len(own):>7}{ours:>6}{even / len(own):>15.0%}{eager:>11.2f}x{best:>14.2f}x")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ people's, in one session.
 
 For each recording in `search/recordings/language_model`, one process measures the search's best kernel, the
 library's other kernels for the problem, eager PyTorch, torch.compile, and the kernels of other projects that
-`benchmarks/peers/searches` calls, in turn (`benchmarks/operator_timing.py`; all of them are trusted). Liger,
+`benchmarks/peers` calls, in turn (`benchmarks/operator_timing.py`; all of them are trusted). Liger,
 QuACK and GemLite are used if they are installed (`pip install liger-kernel quack-kernels gemlite`). All
 processes get ready at once, and then measure one after the other. Needs a GPU.
 
@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.operator_cases import COMPILED, PARTS
+from benchmarks.operator_cases import COMPILE, COMPILED, peers_of
 from benchmarks.operator_timing import EAGER, SPAWN, Found, KernelProcess, Prepared
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import Kernel, Problem
@@ -35,10 +35,9 @@ from kernel_library.catalogue.best import ROOT
 from kernel_library.catalogue.library import FolderLibrary
 
 RECORDINGS = Path(__file__).parents[1] / "search" / "recordings" / "language_model"
-PEERS = PARTS.parent / "searches"
 OPERATORS = {"softmax": "softmax", "matmul_float16": "matmul"}
 """Searches whose peers are those of an operator."""
-WINNER, COMPILE = "winner", "compile"
+WINNER = "winner"
 READY_S = 150.0
 
 
@@ -54,14 +53,13 @@ def kernels_for(search: str, only: Sequence[str], capability: str = "") -> Prepa
         for entry in FolderLibrary(ROOT).entries()
         if entry.kernel.id != winner.id and solves(entry.measurements, problem)
     ]
-    files = {file.stem: file for file in sorted((PEERS / search).glob("*.py"))}
-    if op := OPERATORS.get(search):
-        files |= {file.stem.partition("_")[0]: file for file in sorted(PARTS.glob(f"*_{op}.py"))}
+    of_operator = peers_of("operators", OPERATORS[search]) if search in OPERATORS else {}
     kernels = {
         WINNER: winner,
         COMPILE: Kernel(source=problem.source + COMPILED, language="cpp"),
         **{entry.id: entry.kernel for entry in known},
-        **{name: Kernel(source=file.read_text(), language="cpp") for name, file in files.items()},
+        **peers_of("transformer", search),
+        **of_operator,
     }
     chosen = {name: each for name, each in kernels.items() if not only or name in (WINNER, *only)}
     return replace(problem, libraries="any"), chosen

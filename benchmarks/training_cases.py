@@ -1,12 +1,11 @@
-"""The families and shapes that `benchmarks/training.py` measures: 20 for each family, of models that people
-train, and some odd ones."""
+"""The families and shapes of `benchmarks/operators.py set=training`: 20 for each family, of models that
+people train, and some odd ones. The rotary embedding turns queries and keys; losses are means over rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 
-from benchmarks.operator_cases import Case, Operator
+from benchmarks.operator_cases import Case, cases_of, family, rows_and
 
 MEAN = """
 
@@ -32,40 +31,7 @@ CPU_SIZES = {
     "vocabulary": 1000,
 }
 """The largest sizes on a CPU."""
-Sizes = dict[str, int]
-
-
-def family(
-    op: str,
-    problem: str,
-    names: str,
-    shapes: dict[str, Sequence[Sequence[int]]],
-    inputs: Callable[[Sizes], Sequence[Sequence[int]]],
-    around: str = "",
-    weights: Callable[[Sizes], Sequence[Sequence[int]]] = lambda of: (),
-) -> list[Operator]:
-    """The operators of a family, one per dtype: `shapes` has the values of the sizes with these `names`, by
-    dtype."""
-    return [
-        Operator(
-            op=op,
-            problem=problem,
-            shapes=tuple(dict(zip(names.split(), each, strict=True)) for each in values),
-            inputs=inputs,
-            dtypes=(dtype,),
-            weights=weights,
-            backward=True,
-            around=around,
-        )
-        for dtype, values in shapes.items()
-    ]
-
-
-def rows_and(columns: str) -> Callable[[Sizes], Sequence[Sequence[int]]]:
-    """The shape of an input of rows with this number of columns."""
-    return lambda of: [(of["rows"], of[columns])]
-
-
+of_training = partial(family, "training")
 ROWS = {
     HALF: (
         (65536, 384),  # encoders
@@ -90,16 +56,16 @@ ROWS = {
 }
 """Of the norms: tokens, and the hidden sizes of language models from GPT-2 to GPT-3."""
 FAMILIES = [
-    *family("layernorm", "library/layernorm", "rows features", ROWS, rows_and("features")),
-    *family("rmsnorm", "library/rmsnorm", "rows features", ROWS, rows_and("features")),
-    *family(
+    *of_training("layernorm", "library/layernorm", "rows features", ROWS, rows_and("features")),
+    *of_training("rmsnorm", "library/rmsnorm", "rows features", ROWS, rows_and("features")),
+    *of_training(
         "residual_rmsnorm",
         "transformer/residual_rmsnorm",
         "rows features",
         ROWS,
         lambda of: [(of["rows"], of["features"])] * 2,
     ),
-    *family(
+    *of_training(
         "softmax",
         "level1/softmax",
         "batch features",
@@ -126,7 +92,7 @@ FAMILIES = [
         },
         lambda of: [(of["batch"], of["features"])],
     ),
-    *family(
+    *of_training(
         "cross_entropy",
         "library/cross_entropy",
         "rows classes",
@@ -154,7 +120,7 @@ FAMILIES = [
         rows_and("classes"),
         MEAN,
     ),
-    *family(
+    *of_training(
         "linear_cross_entropy",
         "transformer/linear_cross_entropy",
         "rows features vocabulary",
@@ -186,7 +152,7 @@ FAMILIES = [
         MEAN,
         lambda of: [(of["vocabulary"], of["features"])],
     ),
-    *family(
+    *of_training(
         "rotary",
         "training/rotary",
         "batch heads key_heads length head_size",
@@ -218,7 +184,7 @@ FAMILIES = [
             (of["batch"], of["key_heads"], of["length"], of["head_size"]),
         ],
     ),
-    *family(
+    *of_training(
         "swiglu",
         "library/swiglu",
         "tokens features hidden",
@@ -248,7 +214,7 @@ FAMILIES = [
         lambda of: [(of["tokens"], of["features"])],
         weights=lambda of: [(of["hidden"], of["features"])],
     ),
-    *family(
+    *of_training(
         "attention",
         "library/attention",
         "batch heads length head_size",
@@ -280,13 +246,5 @@ FAMILIES = [
 
 
 def training_cases(device: str) -> list[Case]:
-    """The cases of all families; on a CPU at small sizes, so that some are the same."""
-    found = [case for each in FAMILIES for case in each.cases(device)]
-    if device == "cpu":
-        found = [replace(each, sizes=small(each.sizes.items())) for each in found]
-    return list({each.name: each for each in found}.values())
-
-
-def small(sizes: Iterable[tuple[str, int]]) -> Sizes:
-    """The sizes on a CPU."""
-    return {name: min(size, CPU_SIZES.get(name, size)) for name, size in sizes}
+    """The cases of all families; on a CPU at small sizes."""
+    return cases_of(FAMILIES, device, CPU_SIZES)

@@ -1,4 +1,4 @@
-"""The benchmark of kernels for training: its shapes, its table, and the measurements that it keeps."""
+"""The benchmark of many shapes: its sets, its table, and the measurements that it keeps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import training
-from benchmarks.operator_cases import OF_TRAINING
-from benchmarks.operators import Row, in_json
+from benchmarks import operators
+from benchmarks.operator_cases import PEERS
+from benchmarks.operator_rows import Row, in_json
+from benchmarks.operators import SETS
 from benchmarks.training_cases import training_cases
+from benchmarks.transformer_cases import transformer_cases
 from evaluators.base.jsonl_store import JsonlStore
 from evaluators.base.usage_error import UsageError
 from evaluators.records.evaluation import Evaluation, Passes, Status
@@ -31,15 +33,40 @@ def evaluation(kernel_ms: float, saved_bytes: int = 2**20) -> Evaluation:
     return Evaluation(status=Status.CORRECT, timing=timing_of(samples, eager), passes=passes)
 
 
-def test_twenty_shapes_for_each_of_nine_families() -> None:
-    cases = training_cases("cuda")
+@pytest.mark.parametrize(("name", "families"), [("training", 9), ("transformer", 20)])
+def test_twenty_shapes_for_each_family(name: str, families: int) -> None:
+    cases = SETS[name]("cuda")
     assert {*Counter(each.operator.op for each in cases).values()} == {20}
-    assert len({each.operator.op for each in cases}) == 9
+    assert len({each.operator.op for each in cases}) == families
     assert len({each.name for each in cases}) == len(cases)
+
+
+def test_peers_are_of_families() -> None:
+    """Those of a recorded search alone are in the folder of the transformer's, too."""
+    for name, cases in SETS.items():
+        known = {each.operator.op for each in cases("cuda")}
+        alone = {"attention", "layernorm"} if name == "transformer" else set()
+        assert {file.parent.name for file in (PEERS / name).glob("*/*.py")} <= known | alone, name
+
+
+def test_most_shapes_of_training_are_in_half_precision() -> None:
+    cases = training_cases("cuda")
     halves = sum(each.dtype != "float32" for each in cases)
     assert halves > 3 * (len(cases) - halves) > 0
-    named = {file.stem.partition("_")[2] for file in OF_TRAINING.glob("*.py")}
-    assert named == {each.operator.op for each in cases}
+
+
+@pytest.mark.parametrize("op", sorted({each.operator.op for each in transformer_cases("cpu")}))
+def test_each_family_of_the_transformers_set_is_a_problem(op: str) -> None:
+    """Its first inputs and weights are those by which a kernel is chosen."""
+    case = next(each for each in transformer_cases("cpu") if each.operator.op == op)
+    problem = case.to_problem()
+    assert not problem.backward and not problem.cases
+    reference = ReferenceModel(problem, seed=1)
+    inputs = [[*each.shape] for each in reference.draw(1)]
+    first = [[*each] for each in case.operator.inputs(case.sizes)]
+    assert inputs[: len(first)] == first
+    weights = [[*each.shape] for each in [*reference.draw(1), *reference.eager.parameters()]]
+    assert all([*each] in weights for each in case.operator.weights(case.sizes))
 
 
 @pytest.mark.parametrize("op", sorted({each.operator.op for each in training_cases("cpu")}))
@@ -71,9 +98,10 @@ def run(folder: Path, known: list[Row], monkeypatch: pytest.MonkeyPatch) -> int:
     store = JsonlStore(folder / "part1.jsonl")
     for row in known:
         store.put(row.case.name, {"ours": in_json(row.ours), "peers": in_json(row.peers)})
-    monkeypatch.setattr(training, "training_cases", lambda device: [row.case for row in known])
+    monkeypatch.setitem(SETS, "training", lambda device: [row.case for row in known])
     monkeypatch.setattr("benchmarks.operators.KernelProcess", lambda *_: pytest.fail("it measures"))
-    return training.main([f"out={folder / 'new' / 'all.jsonl'}", f"merge={store.path}", "limit_s=0"])
+    given = [f"out={folder / 'new' / 'all.jsonl'}", f"merge={store.path}", "limit_s=0"]
+    return operators.main(["set=training", *given])
 
 
 def test_the_table_and_what_is_said(
@@ -141,7 +169,7 @@ def test_kernels_for_the_familys_problem_take_part(name: str) -> None:
 
 def test_parts_and_wrong_calls(tmp_path: Path) -> None:
     families = ["a", "b", "c", "d", "e"]
-    assert [training.part_of(families, part) for part in ("1/2", "2/2", "1/1")] == [
+    assert [operators.part_of(families, part) for part in ("1/2", "2/2", "1/1")] == [
         ["a", "c", "e"],
         ["b", "d"],
         families,
@@ -150,7 +178,8 @@ def test_parts_and_wrong_calls(tmp_path: Path) -> None:
         (["part=3/2"], "part=3/2: give i/n"),
         (["only=nothing"], "no shape's name contains it"),
         (["famly=a"], "unknown key famly"),
+        (["set=trainings"], "set=trainings: known are operators, transformer, training"),
         ([f"merge={tmp_path / 'nowhere'}", f"out={tmp_path / 'o'}"], "there is no such file"),
     ):
         with pytest.raises(UsageError, match=says):
-            training.main(["device=cpu", *words])
+            operators.main(["device=cpu", *words])

@@ -1,0 +1,14 @@
+"""PyTorch's attention with cuDNN."""
+# ruff: noqa: D102
+
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class ModelNew(nn.Module):
+    """The bias is an additive mask."""
+
+    def forward(self, q, k, v, bias):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return scaled_dot_product_attention(q, k, v, attn_mask=bias)

@@ -1,0 +1,19 @@
+"""Liger's layer norm, with the addition before it as a call of its own."""
+# ruff: noqa: D102
+
+from liger_kernel.ops import LigerLayerNormFunction
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    """With the problem's weights."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+
+    def forward(self, x, residual):
+        residual = residual + x
+        return LigerLayerNormFunction.apply(
+            residual, self.norm.weight, self.norm.bias, self.norm.eps
+        ), residual
