@@ -235,8 +235,10 @@ class Passes(JsonRecord):
     eager_saved_bytes: int
 
     def backward_ms(self, timing: Timing) -> tuple[float, float]:
-        """The rest of the time of both passes, of the kernel and of eager PyTorch."""
-        return timing.kernel_ms - self.forward_ms, timing.eager_ms - self.eager_forward_ms
+        """The rest of the time of both passes, of the kernel and of eager PyTorch; at least 0, because the
+        forward pass is timed on its own, when a busy machine may be slower."""
+        own_ms, eager_ms = timing.kernel_ms - self.forward_ms, timing.eager_ms - self.eager_forward_ms
+        return max(own_ms, 0.0), max(eager_ms, 0.0)
 
 
 def passes_in_words(passes: Passes, timing: Timing) -> str:

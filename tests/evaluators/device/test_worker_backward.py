@@ -66,11 +66,14 @@ def test_what_is_saved_between_the_passes() -> None:
 @pytest.mark.slow
 def test_both_passes_are_timed(second: Worker) -> None:
     timed = replace(TRAINED, timed=True, overrides={"rows": 4096})
-    found = second.measure(timed, kernel(HONEST["PyTorch's own"]), b"")
-    assert found.status is Status.CORRECT, found.log
-    assert found.timing is not None and found.passes is not None
+    for _ in range(4):  # on a busy machine, the forward pass on its own can take longer than both
+        found = second.measure(timed, kernel(HONEST["PyTorch's own"]), b"")
+        assert found.status is Status.CORRECT, found.log
+        assert found.timing is not None and found.passes is not None
+        kernel_ms, eager_ms = found.passes.backward_ms(found.timing)
+        if kernel_ms and eager_ms:
+            break
     assert found.passes.saved_bytes < found.passes.eager_saved_bytes
-    kernel_ms, eager_ms = found.passes.backward_ms(found.timing)
     assert 0 < kernel_ms < found.timing.kernel_ms and 0 < eager_ms < found.timing.eager_ms
     assert type(found).from_json(found.to_json()) == found
     alone = second.measure(replace(timed, backward=False), kernel(HONEST["PyTorch's own"]), b"")
