@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
-from evaluators.base.cause import cause_of
-from evaluators.build.builder import Build
 from evaluators.device.child_processes import UnfitProblem, WorkerBroken
 from evaluators.records.configurations import (
     InvalidConfigurations,
@@ -31,30 +27,19 @@ from evaluators.records.race import Threshold, after_quick_stage, reaches, with_
 from evaluators.records.reference_audit import ReferenceAudit
 from evaluators.records.timing import Effort
 from evaluators.scheduler.companions import with_companions
-from evaluators.scheduler.device_health import DeviceHealth
-from evaluators.scheduler.device_queue import DeviceQueue
-from evaluators.scheduler.device_use import LeaseClock
-from evaluators.scheduler.host import DeviceGone, Host, OnStage, WorkerDied
+from evaluators.scheduler.devices import Devices
+from evaluators.scheduler.host import Host, OnStage, WorkerDied
 from evaluators.scheduler.job import Job
 from evaluators.scheduler.known_problems import KnownProblems
+from evaluators.scheduler.lanes import CannotOpen, Lanes
 from evaluators.scheduler.on_cases import OnCases
 from evaluators.scheduler.on_configurations import OnConfigurations
-from evaluators.scheduler.retries import Retries
 
-logger = logging.getLogger(__name__)
 isolation_logger = logging.getLogger("evaluators.isolation")
 
 T = TypeVar("T")
 
-TRIES = 3
 OPENING_TRIES = 2
-IN_FRONT = 2
-"""Kernels per core that may be building or waiting for a device. Building everything at once would occupy all
-cores and slow the measurements down."""
-
-
-class CannotOpen(WorkerBroken):
-    """No device could open the problem, or there is none."""
 
 
 class Pool:
@@ -68,27 +53,21 @@ class Pool:
         host: where the work is done.
 
     Attributes:
-        devices_set_aside: reasons by device number. The last device stays in use even if it is listed. A
-            device whose node is gone is listed until another takes its place.
+        devices_set_aside: reasons by device number, see `evaluators.scheduler.devices.Devices`.
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._builds = asyncio.Semaphore(host.cores)
-        self._in_front = asyncio.Semaphore(IN_FRONT * host.cores)
-        self._on_cases = OnCases(self._settle, self._settle_together)
-        self._on_configurations = OnConfigurations(self._compare, self._judge, self._can_build, host.configs)
-        self._devices = DeviceQueue(host.devices)
-        self._health = DeviceHealth()
+        self._devices = Devices(host)
         self._problems = KnownProblems(self._open_one)
-        self._retries = Retries(logger)
-        self._architecture = ""
+        self._lanes = Lanes(host, self._devices, self._problems)
+        self._on_cases = OnCases(self._lanes.verdicts, self._lanes.together)
+        self._on_configurations = OnConfigurations(
+            self._compare, self._judge, self._lanes.can_build, host.configs
+        )
         self._isolation: set[str] = set()
-        self._asking = asyncio.Lock()
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self.devices_set_aside: dict[int, str] = {}
-        self._returning: dict[int, asyncio.Task[None]] = {}
-        """Waits for each device whose node is gone."""
+        self.devices_set_aside = self._devices.set_aside
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +106,7 @@ class Pool:
         tries = 0
         while True:
             try:
-                async with self._lease(what, failed_on) as device:
+                async with self._devices.lease(what, failed_on) as device:
                     return await ask(device)
             except UnfitProblem:
                 raise
@@ -196,7 +175,7 @@ class Pool:
                         return await self._on_configurations.evaluate(job, declared)
                     return await self._judge(job)
         except InvalidConfigurations as error:
-            return self._without_measurement(job, Status.COMPILE_ERROR, str(error))
+            return self._lanes.without_measurement(job, Status.COMPILE_ERROR, str(error))
         finally:
             opening.cancel()
 
@@ -223,7 +202,7 @@ class Pool:
         """The verdict on a kernel without configurations."""
         if job.problem.cases:
             return await self._on_cases.evaluate(job)
-        return (await self._settle([job]))[0]
+        return (await self._lanes.verdicts([job]))[0]
 
     @asynccontextmanager
     async def _alone(self, problem: Problem, kernels: Iterable[Kernel]) -> AsyncIterator[None]:
@@ -287,130 +266,20 @@ class Pool:
         try:
             with self._devices.demand.counting(1):
                 async with self._alone(problem, [kernel]):
-                    return await self._settle_probe(job)
+                    return await self._lanes.probe(job)
         finally:
             opening.cancel()
 
     @asynccontextmanager
     async def lent(self, problem: Problem) -> AsyncIterator[int]:
         """The number of a device on which nothing is measured during the block."""
-        async with self._devices.lease(problem.id) as device:
+        async with self._devices.lease(problem.id, []) as device:
             yield device
-
-    async def _settle_probe(self, job: Job) -> Probe:
-        """The result, from the first of TRIES that this machine does not disturb."""
-        reason = ""
-        for left in reversed(range(TRIES)):
-            try:
-                return await self._try_probe(job)
-            except UnfitProblem as error:
-                return Probe.failed(Status.UNFIT_REFERENCE, str(error))
-            except CannotOpen as error:
-                return Probe.failed(Status.INFRASTRUCTURE_ERROR, str(error))
-            except (WorkerDied, WorkerBroken) as error:
-                reason = str(error)
-            if left:
-                self._retries.tell(job.kernel.id, reason)
-        return Probe.failed(Status.INFRASTRUCTURE_ERROR, reason)
-
-    async def _try_probe(self, job: Job) -> Probe:
-        if job.problem.device == "cuda":
-            async with AsyncExitStack() as building:
-                await _enter(job.clock, building, self._in_front, self._builds)
-                await self._build(job)
-        with job.clock.waiting():
-            await job.opening
-        async with self._lent(job, job.failed_on) as device:
-            self._problems.require_fit(job.problem)
-            build = await self._build(job)
-            if build.status is not None:
-                return replace(Probe.failed(build.status, build.log), build_s=build.seconds)
-            job.on_stage("measuring")
-            found = await self._host.probe(device, job.problem, job.kernel, build.archive)
-            return replace(found, build_s=build.seconds, lease=job.clock.lease())
 
     async def _compare(self, problem: Problem, jobs: list[Job], effort: Effort) -> dict[str, Evaluation]:
         """The verdicts on several kernels in one session, by kernel id."""
-        together = self._on_cases.compare if problem.cases else self._settle_together
+        together = self._on_cases.compare if problem.cases else self._lanes.together
         return await together(problem, jobs, effort)
-
-    async def _settle_together(
-        self, problem: Problem, jobs: list[Job], effort: Effort
-    ) -> dict[str, Evaluation]:
-        failed_on: list[int] = []
-        reason = ""
-        for _ in range(TRIES):
-            try:
-                return await self._try_together(problem, jobs, effort, failed_on)
-            except CannotOpen as error:
-                reason = str(error)
-                break
-            except (WorkerDied, WorkerBroken) as error:
-                reason = str(error)
-            except Exception as error:
-                # As for a single kernel: it must not end the search.
-                logger.exception("the evaluator failed when it compared %d kernels", len(jobs))
-                reason = f"{type(error).__name__}: {error}"
-            logger.warning("%d kernels are compared again: %s", len(jobs), cause_of(reason))
-        failed = Evaluation(
-            status=Status.INFRASTRUCTURE_ERROR, log=reason, environment=self._problems.facts(problem)
-        )
-        return {job.kernel.id: failed for job in jobs}
-
-    async def _try_together(
-        self, problem: Problem, jobs: list[Job], effort: Effort, failed_on: list[int]
-    ) -> dict[str, Evaluation]:
-        clock = jobs[0].clock
-        if problem.device == "cuda":
-            async with AsyncExitStack() as in_front:
-                await _enter(clock, in_front, self._in_front)
-                await self._build_all(jobs)
-        with clock.waiting():
-            facts = await jobs[0].opening
-        async with self._lent(jobs[0], failed_on) as device:
-            with clock.building():
-                builds = await self._build_all(jobs)
-            found = {
-                name: _failed_build(each, facts) for name, each in builds.items() if each.status is not None
-            }
-            built = [job.kernel for job in jobs if job.kernel.id not in found]
-            if built:
-                jobs[0].on_stage("measuring")
-                archives = [builds[each.id].archive for each in built]
-                evaluations = await self._host.compare(device, problem, built, archives, effort)
-                lease = clock.lease().shared(len(built))
-                for kernel, evaluation in zip(built, evaluations, strict=True):
-                    timed = evaluation.held(lease)
-                    found[kernel.id] = _with_build(timed, builds[kernel.id])
-            return found
-
-    async def _settle(self, jobs: Sequence[Job]) -> list[Evaluation]:
-        """Verdicts on the first of these jobs, at least one. Several jobs are untimed cases of one kernel,
-        measured one after another on one device while the kernel is right."""
-        found: list[Evaluation] = []
-        reason = ""
-        for left in reversed(range(TRIES)):
-            try:
-                await self._try(jobs[len(found) :], found)
-                return found
-            except UnfitProblem as error:
-                return [*found, self._without_measurement(jobs[0], Status.UNFIT_REFERENCE, str(error))]
-            except CannotOpen as error:
-                reason = str(error)
-                break
-            except (WorkerDied, WorkerBroken) as error:
-                reason = str(error)
-            except Exception as error:
-                # Whatever one kernel exposes in the evaluator must not end the search.
-                reason = "".join(traceback.format_exception(error))
-            jobs[len(found)].reason = reason
-            if left:
-                self._retries.tell(jobs[0].kernel.id, reason)
-        return [*found, self._without_measurement(jobs[0], Status.INFRASTRUCTURE_ERROR, reason)]
-
-    def _without_measurement(self, job: Job, status: Status, log: str) -> Evaluation:
-        """The verdict on a job that was not measured."""
-        return Evaluation(status=status, log=log, environment=self._problems.facts(job.problem))
 
     def close(self, *, now: bool = False) -> None:
         """Ends every process that was started.
@@ -418,11 +287,9 @@ class Pool:
         Args:
             now: do not wait for work in progress.
         """
-        for each in self._returning.values():
-            with suppress(RuntimeError):  # its event loop is closed
-                each.cancel()
+        self._devices.close()
         self._host.close(now=now)
-        self._retries.sum_up()
+        self._lanes.sum_up()
 
     async def _open_one(self, problem: Problem) -> dict[str, str]:
         self._problems.require_fit(problem)
@@ -430,7 +297,7 @@ class Pool:
         reason, tries = "", 0
         while True:
             try:
-                async with self._lease(problem.id, failed_on) as device:
+                async with self._devices.lease(problem.id, failed_on) as device:
                     facts = await self._host.facts(device, problem)
             except UnfitProblem as error:
                 self._problems.note_unfit(problem, error)
@@ -441,7 +308,7 @@ class Pool:
                 if tries >= (OPENING_TRIES if died else min(OPENING_TRIES, self._host.devices)):
                     raise CannotOpen(reason) from error
             else:
-                self._blame(failed_on, device, reason)
+                self._devices.blame(failed_on, device, reason)
                 self._problems.note_fit(problem)
                 self._report_isolation(facts)
                 return facts
@@ -453,172 +320,3 @@ class Pool:
             self._isolation.add(reached)
             level = logging.WARNING if why else logging.INFO
             isolation_logger.log(level, "kernels are confined by %s", f"{reached}; {why}" if why else reached)
-
-    async def _try(self, jobs: Sequence[Job], found: list[Evaluation]) -> None:
-        """Adds verdicts to `found`. Raises what went wrong with the first job without one."""
-        job = jobs[0]
-        self._problems.require_fit(job.problem)
-        async with AsyncExitStack() as in_front:
-            if job.problem.device == "cuda":
-                await _enter(job.clock, in_front, self._in_front)
-                async with AsyncExitStack() as building:
-                    await _enter(job.clock, building, self._builds)
-                    await self._build(job)
-            with job.clock.waiting():
-                facts = await job.opening
-            if job.build is not None and job.build.status is not None:
-                found.append(_failed_build(job.build, facts))
-                return
-            async with self._lent(job, job.failed_on) as device:
-                await in_front.aclose()  # the next may be built
-                self._problems.require_fit(job.problem)  # another job may have found out meanwhile
-                # On a CPU a build would disturb a measurement, so both use the one lane.
-                with job.clock.building():
-                    build = await self._build(job)
-                if build.status is not None:
-                    found.append(_failed_build(build, facts).held(job.clock.lease()))
-                    return
-                for number, each in enumerate(jobs, start=1):
-                    each.build = build
-                    with each.clock.holding(device):
-                        measured = await self._measured(device, each, build, more=number < len(jobs))
-                    found.append(measured.held(each.clock.lease()))
-                    if found[-1].status is not Status.CORRECT:
-                        return
-
-    @asynccontextmanager
-    async def _lent(self, job: Job, failed_on: list[int]) -> AsyncIterator[int]:
-        """A device for the duration of the block, as `_lease` gives one. The job's clock
-        measures how long it waits, and how long it has the device."""
-        async with AsyncExitStack() as lease:
-            with job.clock.waiting():
-                device = await lease.enter_async_context(
-                    self._lease(job.problem.id, failed_on, place=job.place)
-                )
-            idle_s = self._devices.idle_s[device]
-            with self._devices.demand.counting(-1), job.clock.holding(device, idle_s=idle_s):
-                yield device
-
-    async def _measured(self, device: int, job: Job, build: Build, *, more: bool) -> Evaluation:
-        """Measures on the leased device. `more`: another case of the kernel is next there."""
-        try:
-            self._problems.require_fit(job.problem)
-            job.on_stage("measuring")
-            evaluation = await self._host.measure(
-                device, job.problem, job.kernel, build.archive, job.effort, more, job.on_stage
-            )
-        except UnfitProblem as error:
-            if self._problems.is_fit(job.problem):  # it was opened before, so the device is at fault
-                raise WorkerBroken(str(error)) from error
-            self._problems.note_unfit(job.problem, error)
-            raise
-        self._problems.note_fit(job.problem)
-        self._blame(job.failed_on, device, job.reason)
-        about = evaluation.environment
-        canary_ms = float(about["canary_ms"]) if about.get("canary_ms") else None
-        self._set_aside(device, self._health.worked(device, about.get("device", ""), canary_ms))
-        return _with_build(evaluation, build)
-
-    async def _build(self, job: Job) -> Build:
-        """The kernel's build, which is kept if a worker dies in the measurement after it."""
-        if job.build is None:
-            architecture = await self._architecture_of(job.problem)
-            job.on_stage("building")
-            job.build = await self._host.build(job.built_for, job.kernel, architecture)
-        return job.build
-
-    async def _can_build(self, job: Job) -> bool:
-        """Whether a kernel can be built, as far as that can be found out without occupying a device."""
-        if job.problem.device != "cuda":
-            return True
-        async with AsyncExitStack() as building:
-            await _enter(job.clock, building, self._in_front, self._builds)
-            try:
-                return (await self._build(job)).status is None
-            except (WorkerBroken, WorkerDied):
-                return True  # it is tried again when it is compared
-
-    async def _build_all(self, jobs: Sequence[Job]) -> dict[str, Build]:
-        """The builds of several kernels, made concurrently, by kernel id. An error is raised when all have
-        ended."""
-
-        async def build(job: Job) -> Build:
-            async with self._builds:
-                return await self._build(job)
-
-        left = [job for job in jobs if job.build is None]
-        made = await asyncio.gather(*map(build, left), return_exceptions=True)
-        if errors := [each for each in made if isinstance(each, BaseException)]:
-            raise errors[0]
-        return {job.kernel.id: job.build for job in jobs if job.build is not None}
-
-    async def _architecture_of(self, problem: Problem) -> str:
-        if problem.device == "cpu":
-            return ""
-        async with self._asking:
-            self._architecture = self._architecture or await self._host.architecture()
-        return self._architecture
-
-    def _blame(self, failed_on: Sequence[int], succeeded_on: int, reason: str) -> None:
-        """Devices on which a kernel failed are at fault if it succeeds on another and they are not gone."""
-        for device in failed_on:
-            if device != succeeded_on and device not in self._returning:
-                self._set_aside(device, self._health.at_fault(device, reason))
-
-    @asynccontextmanager
-    async def _lease(
-        self, what: str, failed_on: list[int], *, place: int | None = None
-    ) -> AsyncIterator[int]:
-        """A device that is not in `failed_on`, to which it is added if the block fails because of it. One
-        that is gone is not to blame; it is left out until it is back."""
-        async with self._devices.lease(what, failed_on, place=place) as device:
-            try:
-                yield device
-            except UnfitProblem:
-                raise
-            except DeviceGone as error:
-                if device not in self._returning:
-                    self._set_aside(device, str(error))
-                    self._returning[device] = asyncio.create_task(self._take_back(device))
-                raise
-            except (WorkerBroken, WorkerDied):
-                failed_on.append(device)
-                raise
-
-    async def _take_back(self, device: int) -> None:
-        """Uses a device again as soon as it is back."""
-        await self._host.until_back(device)
-        logger.warning("device %d is back", device)
-        self._health.replaced(device)
-        del self._returning[device], self.devices_set_aside[device]
-        self._devices.take_back(device)
-        for each in self._returning:  # one may be in use because it was the last one
-            self._devices.set_aside(each)
-
-    def _set_aside(self, device: int, reason: str) -> None:
-        if not reason or device in self.devices_set_aside:
-            return
-        self.devices_set_aside[device] = reason
-        if self._devices.in_use == {device}:
-            logger.warning("device %d stays in use because it is the last one, although %s", device, reason)
-            return
-        logger.warning("device %d is set aside: %s", device, reason)
-        self._devices.set_aside(device)
-
-
-async def _enter(clock: LeaseClock, stack: AsyncExitStack, *limits: asyncio.Semaphore) -> None:
-    """Waits until there is room within these limits, for the duration of the stack."""
-    with clock.waiting():
-        for each in limits:
-            await stack.enter_async_context(each)
-
-
-def _with_build(evaluation: Evaluation, build: Build) -> Evaluation:
-    """The verdict with what is known of the kernel's build."""
-    return replace(evaluation, build_s=build.seconds, resources=build.resources)
-
-
-def _failed_build(build: Build, facts: dict[str, str]) -> Evaluation:
-    """The verdict on a kernel that cannot be built."""
-    assert build.status is not None
-    return Evaluation(status=build.status, log=build.log, environment=facts, build_s=build.seconds)

@@ -12,7 +12,8 @@ from evaluators.audit import __main__ as audit
 from evaluators.device.child_processes import UnfitProblem
 from evaluators.records import opening
 from evaluators.records.opening import Opening, OpeningStep, Steps, joined, table
-from evaluators.scheduler.pool import CannotOpen, Pool
+from evaluators.scheduler.lanes import CannotOpen
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost
 
 

@@ -11,7 +11,8 @@ import pytest
 from evaluators.build.builder import Build
 from evaluators.records.evaluation import Evaluation, Status
 from evaluators.records.problem import Problem
-from evaluators.scheduler.pool import TRIES, Pool
+from evaluators.scheduler.lanes import TRIES
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import (
     CORRECT,
     ON_CPU,

@@ -9,7 +9,8 @@ import pytest
 
 from evaluators.build.builder import Build
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.scheduler.pool import TRIES, Pool
+from evaluators.scheduler.lanes import TRIES
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_GPU, RESOURCES, Act, FakeHost, break_down, die, kernel
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from evaluators.records.evaluation import Status
-from evaluators.scheduler.pool import TRIES, Pool
+from evaluators.scheduler.lanes import TRIES
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import (
     ON_GPU,
     OTHER,

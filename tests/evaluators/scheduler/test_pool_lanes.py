@@ -10,7 +10,8 @@ import pytest
 from evaluators.build.builder import Build
 from evaluators.records.evaluation import Status
 from evaluators.records.problem import Kernel, Problem
-from evaluators.scheduler.pool import IN_FRONT, Pool
+from evaluators.scheduler.lanes import IN_FRONT
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import ON_CPU, ON_GPU, FakeHost, break_down, die, kernel, run_many
 
 

@@ -11,7 +11,8 @@ from evaluators.build.builder import Build
 from evaluators.records.evaluation import Status
 from evaluators.records.probe import Probe, ProbeStatus
 from evaluators.records.problem import Case, Problem
-from evaluators.scheduler.pool import TRIES, Pool
+from evaluators.scheduler.lanes import TRIES
+from evaluators.scheduler.pool import Pool
 from tests.evaluators.scheduler.fake_host import (
     ON_CPU,
     ON_GPU,
