@@ -51,7 +51,7 @@ def kernels_for(search: str, only: Sequence[str], capability: str = "") -> Prepa
     known = [
         entry
         for entry in FolderLibrary(ROOT).entries()
-        if entry.kernel.id != winner.id and solves(entry.measurements, problem)
+        if not is_winner(entry.kernel, winner) and solves(entry.measurements, problem)
     ]
     of_operator = peers_of("operators", OPERATORS[search]) if search in OPERATORS else {}
     kernels = {
@@ -63,6 +63,11 @@ def kernels_for(search: str, only: Sequence[str], capability: str = "") -> Prepa
     }
     chosen = {name: each for name, each in kernels.items() if not only or name in (WINNER, *only)}
     return replace(problem, libraries="any"), chosen
+
+
+def is_winner(kernel: Kernel, winner: Kernel) -> bool:
+    """Whether a kernel is the search's winner, to which the library may have added a function."""
+    return kernel.source.startswith(winner.source.rstrip())
 
 
 def solves(measurements: Sequence, problem: Problem) -> bool:

@@ -116,6 +116,24 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
 
+def _decode_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> Tensor:
+    import torch
+    from torch.nn import functional
+
+    places = torch.arange(k_cache.shape[2], device=q.device)
+    filled = (places < lengths[:, None])[:, None, None]
+    return functional.scaled_dot_product_attention(q, k_cache, v_cache, attn_mask=filled, enable_gqa=True)
+
+
+def _int4_linear(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    import torch
+    from torch.nn import functional
+
+    quantised = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
+    weight = (quantised.to(x.dtype) - 8) * scales.repeat_interleave(128, dim=1)
+    return functional.linear(x, weight)
+
+
 def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
     from torch.nn import functional
 
@@ -175,6 +193,33 @@ def _drawn(like: Tensor, *shape: int) -> Tensor:
 def _layernorm_arguments(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> list[Any]:
     shape = x.shape[-1:] if weight is None else weight.shape
     return [x, *(_drawn(x, *shape) if each is None else each for each in (weight, bias)), 1e-5, len(shape)]
+
+
+def _decode_attention_arguments(
+    q: Tensor, k_cache: Tensor | None = None, v_cache: Tensor | None = None, lengths: Tensor | None = None
+) -> list[Any]:
+    """Caches of 4,096 tokens, which are full, with a head for each of the queries."""
+    import torch
+
+    caches = [each for each in (k_cache, v_cache) if each is not None]
+    shape = caches[0].shape if caches else (*q.shape[:2], 4096, q.shape[3])
+    caches += [_drawn(q, *shape) for _ in range(2 - len(caches))]
+    if lengths is None:
+        lengths = torch.full(q.shape[:1], shape[2], device=q.device)
+    return [q, *caches, lengths]
+
+
+def _int4_linear_arguments(
+    x: Tensor, packed: Tensor | None = None, scales: Tensor | None = None
+) -> list[Any]:
+    """As many outputs as features."""
+    import torch
+
+    features = x.shape[-1]
+    if packed is None:
+        sizes = features, features // 2
+        packed = torch.randint(256, sizes, dtype=torch.uint8, device=x.device)
+    return [x, packed, _drawn(x, len(packed), features // 128) if scales is None else scales]
 
 
 def _rotary_arguments(x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> list[Any]:
@@ -246,6 +291,10 @@ ORIGINALS = {
         tensors=3,
         arguments=lambda q, *others: [q, *others, *(_drawn(q, *q.shape) for _ in range(2 - len(others)))],
     ),
+    "decode_attention": Original(
+        function=_decode_attention, tensors=4, arguments=_decode_attention_arguments
+    ),
+    "int4_linear": Original(function=_int4_linear, tensors=3, arguments=_int4_linear_arguments),
     "residual_rmsnorm": Original(
         function=_residual_rmsnorm, tensors=3, arguments=_residual_rmsnorm_arguments
     ),

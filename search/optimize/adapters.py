@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 NAME = "library_kernel"
 MARK = "# Adapted to a model's problem by `ideatree optimize`."
 TEMPLATE = """
+import functools
+
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
 {helper}
@@ -35,13 +37,27 @@ class ModelNew(torch.nn.Module):
     def forward(self, {names}):
 {body}
 """
-SCALED = """
+HELPERS = {
+    "scaled(": """
 
 def scaled(q, scale):
     # The kernel divides by the root of the size of a head.
     factor = scale * q.shape[-1] ** 0.5
     return q if abs(factor - 1) < 1e-6 else q * factor
-"""
+""",
+    "lengths_of(": """
+
+@functools.cache
+def full(batch, length, device):
+    return torch.full((batch,), length, device=device)
+
+
+def lengths_of(k):
+    # The cache holds nothing beyond what is attended to.
+    return full(k.shape[0], k.shape[2], k.device)
+""",
+}
+"""What adapted kernels call, by the call's beginning."""
 
 
 def _softmax(function: str) -> Words:
@@ -111,14 +127,18 @@ def _conv2d(function: str) -> Words:
     return words
 
 
-def _attention(places: tuple[int | None, int, int]) -> Callable[[str], Words]:
+def _attention(places: tuple[int | None, int, int], *, causal: bool = True) -> Callable[[str], Words]:
+    """Causal attention, or attention of one query to all keys, whose function takes the lengths of the
+    caches, too."""
+
     def of(function: str) -> Words:
         def words(*given: str, **named: str) -> str | None:
             call = attention_call(places, *given, **named)
-            if call is None or call.causal != "True" or call.mask != "None":
+            if call is None or call.causal != str(causal) or call.mask != "None":
                 return None
             q = call.q if call.scale == "None" else f"scaled({call.q}, {call.scale})"
-            return f"{function}({q}, {call.k}, {call.v})"
+            lengths = "" if causal else f", lengths_of({call.k})"
+            return f"{function}({q}, {call.k}, {call.v}{lengths})"
 
         return words
 
@@ -133,6 +153,7 @@ OPERATORS: Mapping[str, Mapping[str, Callable[[str], Words]]] = {
     "rmsnorm": {"aten._fused_rms_norm.default": _fused_rmsnorm},
     "conv2d": {"aten.convolution.default": _conv2d},
     "attention": {name: _attention(places) for name, places in ATTENTIONS.items()},
+    "decode_attention": {name: _attention(places, causal=False) for name, places in ATTENTIONS.items()},
 }
 """By the library's family and the operator: how to write its call with the kernel's function."""
 CROSS_ENTROPY = ("_log_softmax", "nll_loss_forward")
@@ -165,7 +186,7 @@ def adapted(entry: Entry, fragment: Fragment, views: Collection[object]) -> Kern
     if body is None or NAME not in "".join(body):
         return None
     text = textwrap.indent("\n".join(body), " " * 8)
-    helper = SCALED if "scaled(" in text else ""
+    helper = "".join(each for call, each in HELPERS.items() if call in text)
     names = ", ".join(fragment.names)
     forward = TEMPLATE.format(function=entry.function, helper=helper, names=names, body=text)
     source = f"{entry.kernel.source.rstrip()}\n\n{MARK}\n{forward}"

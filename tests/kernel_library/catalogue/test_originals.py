@@ -17,6 +17,8 @@ FIRST = {
     "rmsnorm": (2, 3, 8),
     "residual_rmsnorm": (3, 8),
     "attention": (2, 4, 6, 8),
+    "decode_attention": (2, 4, 1, 8),
+    "int4_linear": (3, 256),
     "cross_entropy": (3, 8),
     "linear_cross_entropy": (3, 8),
     "rotary": (2, 4, 6, 8),

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evaluators.reference.loading import load_problem
+from evaluators.reference.loading import load_module, load_problem
 from kernel_library.catalogue.entry import Entry
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.originals import ORIGINALS
@@ -220,18 +220,51 @@ def test_a_call_that_the_function_cannot_express_is_not_adapted(
         torch.testing.assert_close(own["ModelNew"]()(*inputs), model(*inputs))
 
 
-@pytest.mark.parametrize(("inputs", "right"), [(HEADS, True), (GROUPED, False)])
-def test_attention_on_grouped_queries_is_declined(
-    inputs: list[torch.Tensor], right: bool, entries: dict[str, Entry], tmp_path: Path
+TOKENS = [rand(2, 8, 1, 128), rand(2, 2, 40, 128) + 1, rand(2, 2, 40, 128) + 2]
+WIDE = [rand(2, 8, 40, 128), *TOKENS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "causal", "inputs", "right"),
+    [
+        ("attention/triton", True, HEADS, True),
+        ("attention/triton", True, GROUPED, False),
+        ("grouped_query_attention/cuda", True, WIDE, True),
+        ("grouped_query_attention/cuda", True, GROUPED, False),  # not heads of 128
+        ("decode_attention/triton", False, TOKENS, True),
+        ("decode_attention/triton", False, WIDE, False),  # more than one query
+    ],
+)
+def test_attention_is_adapted_for_the_shapes_that_a_kernel_takes(
+    entry: str,
+    causal: bool,
+    inputs: list[torch.Tensor],
+    right: bool,
+    entries: dict[str, Entry],
+    tmp_path: Path,
 ) -> None:
-    made = traced(lambda q, k, v: SDPA(q, k, v, is_causal=True, enable_gqa=True), *inputs)
+    made = traced(lambda q, k, v: SDPA(q, k, v, is_causal=causal, enable_gqa=True), *inputs)
     found = extract(profile_of(made), [made], tmp_path, most=1, gain=0.001)
     problem = load_problem("file", path=str(tmp_path / found.problems[0].file))
-    kernel = adapted(
-        entries["attention/triton"], fragment_of(made.graph, made.run, places(made, ATTENTION)), made.views
-    )
+    fragment = fragment_of(made.graph, made.run, places(made, ATTENTION))
+    kernel = adapted(entries[entry], fragment, made.views)
     assert kernel is not None
-    assert takes(entries["attention/triton"], kernel, problem) is right
+    assert takes(entries[entry], kernel, problem) is right
+
+
+def test_a_decode_kernel_is_told_that_the_cache_is_full(entries: dict[str, Entry]) -> None:
+    made = traced(lambda q, k, v: SDPA(q, k, v, scale=0.3, enable_gqa=True), *TOKENS)
+    fragment = fragment_of(made.graph, made.run, places(made, ATTENTION))
+    kernel = adapted(entries["decode_attention/triton"], fragment, made.views)
+    assert kernel is not None
+    reference = load_module(load_problem("transformer/decode_attention").source, {})
+    own: dict[str, Any] = {"torch": torch, "ModelNew": reference.Model}
+    adaptation = kernel.source.partition(MARK)[2]
+    exec(adaptation, own)
+    torch.testing.assert_close(own["ModelNew"]()(*TOKENS), SDPA(*TOKENS, scale=0.3, enable_gqa=True))
+    causal = traced(lambda q, k, v: SDPA(q, k, v, is_causal=True, enable_gqa=True), *TOKENS)
+    fragment = fragment_of(causal.graph, causal.run, places(causal, ATTENTION))
+    assert adapted(entries["decode_attention/triton"], fragment, causal.views) is None
 
 
 LABELS = torch.tensor([1, 4, -100, 0, 2, 3, -100, 1])
