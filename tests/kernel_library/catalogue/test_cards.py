@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
+import torch
 import yaml
 
 from evaluators.records.evaluation import CaseResult, Evaluation, Status
@@ -14,8 +15,9 @@ from evaluators.records.time_spent import DeviceLease
 from kernel_library.catalogue import cards
 from kernel_library.catalogue.entry import Entry, Lineage, RepeatedMeasurement
 from kernel_library.catalogue.library import SEEDS, FolderLibrary
+from kernel_library.catalogue.originals import ORIGINALS
 from kernel_library.catalogue.traits import traits_of
-from kernel_library.overrides.shapes import fits
+from kernel_library.overrides.shapes import all_fit, fits, sizes_of
 from tests.kernel_library.entries import GPU, entry, evaluation, shipped
 
 SOFTMAX = shipped("level1/softmax", sizes={"batch": 8}, dtype="float16", floor=False)
@@ -155,3 +157,11 @@ def test_a_shipped_card_says_all(seed: Entry) -> None:
         found = each.evaluation
         assert found.correctness is not None and found.roofline is not None
         assert {"device", "torch"} <= set(found.environment)
+
+
+@pytest.mark.parametrize("seed", [each for each in SHIPPED if each.function], ids=lambda each: each.id)
+def test_a_whole_call_of_a_function_fits_its_card(seed: Entry) -> None:
+    """Also when `best` is given more tensors than the problem has inputs, such as weights."""
+    first = [torch.empty(sizes_of(seed.measurements[0].inputs[0]), device="meta")]
+    whole = [each.shape for each in ORIGINALS[seed.op].arguments(*first) if isinstance(each, torch.Tensor)]
+    assert all_fit(seed.shapes, whole)
