@@ -58,6 +58,7 @@ def test_the_problems_of_language_models_can_judge(name: str) -> None:
     expected = {
         "transformer/embedding_bag": {"empty bags", "repeated indices"},
         "transformer/residual_layernorm": {"shifted", "small"},  # constant rows have no variance
+        "transformer/skinny_linear": {"small", "constant rows"},  # shifted sums overflow in float16
     }
     others = {"shifted", "small", "constant rows"}
     assert expected.get(name, others) <= {*examine_shipped(name, "cpu").distributions}
