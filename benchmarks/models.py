@@ -1,4 +1,4 @@
-"""Runs `ideatree optimize` on five models end to end, without an API key.
+"""Runs `ideatree optimize` on eight models end to end, without an API key.
 
     python benchmarks/models.py [only=gpt2,bert] [out=outputs/models] [key=value …]
 
@@ -26,6 +26,7 @@ from search.optimize.profiling.record import Profile
 from search.optimize.verification.launcher import WAYS
 from search.optimize.verification.record import COMPILED_PAIRS, EAGER, FILE, Verification
 
+DECODER = f"model={Path(__file__).parents[1] / 'examples' / 'decoder.py'}"
 MODELS = {
     "gpt2": ["model=transformers/GPT2LMHeadModel", "model.batch=8", "model.sequence=1024"],
     "llama": [
@@ -43,8 +44,34 @@ MODELS = {
     "bert": ["model=transformers/BertModel", "model.batch=16", "model.sequence=512"],
     "vit": ["model=transformers/ViTModel", "model.batch=32"],
     "resnet50": ["model=torchvision/resnet50", "model.batch=64"],
+    "qwen3_prefill": [DECODER],
+    "qwen3_decode": [DECODER, "model.sizes.batch=16", "model.sizes.length=1", "model.sizes.cached=4095"],
+    "mixtral": [
+        "model=transformers/MixtralForCausalLM",
+        "model.sequence=2048",
+        "model.config.vocab_size=32000",
+        "model.config.hidden_size=2048",
+        "model.config.intermediate_size=3584",
+        "model.config.num_hidden_layers=4",
+        "model.config.num_attention_heads=16",
+        "model.config.num_key_value_heads=4",
+        "model.config.num_local_experts=8",
+    ],
 }
-"""The models by short name; LLaMA has the sizes of Llama 3.2 1B."""
+"""The models by short name; LLaMA has the sizes of Llama 3.2 1B, the Qwen3-like model those of Qwen3 1.7B
+with fewer layers."""
+SMALL_DECODER = [
+    f"model.sizes.{name}={size}"
+    for name, size in (
+        ("width", 256),
+        ("heads", 4),
+        ("kv_heads", 2),
+        ("head_size", 64),
+        ("hidden", 512),
+        ("layers", 2),
+        ("words", 500),
+    )
+]
 SMALL = {
     "gpt2": ["model.batch=1", "model.sequence=64", "model.config.n_layer=2", "model.config.vocab_size=500"],
     "llama": [
@@ -60,6 +87,18 @@ SMALL = {
     "bert": ["model.batch=1", "model.sequence=64", "model.config.num_hidden_layers=2"],
     "vit": ["model.batch=1", "model.config.num_hidden_layers=2"],
     "resnet50": ["model=transformers/ResNetForImageClassification", "model.batch=1"],
+    "qwen3_prefill": [*SMALL_DECODER, "model.sizes.length=64"],
+    "qwen3_decode": [*SMALL_DECODER, "model.sizes.batch=2", "model.sizes.cached=63"],
+    "mixtral": [
+        "model.sequence=64",
+        "model.config.vocab_size=500",
+        "model.config.hidden_size=256",
+        "model.config.intermediate_size=512",
+        "model.config.num_hidden_layers=2",
+        "model.config.num_attention_heads=8",
+        "model.config.num_key_value_heads=2",
+        "model.config.num_local_experts=4",
+    ],
 }
 TITLES = (
     "model",
