@@ -22,9 +22,9 @@ Where to look, from the commands down to the records; each file says more at its
     app/          what all commands share: run_folders, resuming, registry (class names in stored configs),
                   overrides, plug_ins, report_packages, device_facts (of a device that is elsewhere)
     engine/       one search: engine, steady_state (searches without rounds), pipeline (idea to verdicts),
-                  session (records, budget, confirmation), race, run_folder, in_flight, faults (of plug-ins),
-                  agent (steered from outside), outside_watch, diagnoses, probes, library_seeds,
-                  library_winner
+                  session (records, budget, confirmation), requests (to the evaluator), race, run_folder,
+                  in_flight, faults (of plug-ins), agent (steered from outside), outside_watch, diagnoses,
+                  probes, library_seeds, library_winner
     strategies/   one policy per file: which seeds are expanded, and how widely; values (shared statistics)
     proposers/    llm/ (its prompt templates in templates/), playbook/, landscape, replay, recorded_tree
     observers/    what watches a run: console (live_view, plain, marks), wandb (wandb_figures), calls;

@@ -34,7 +34,7 @@ class Diagnoses:
         session = self._session
         assert seed.evaluation is not None
         diagnosing = self._diagnoser.diagnose(session.problem, seed.kernel, seed.evaluation)
-        diagnosis = await session.asked(diagnosing)
+        diagnosis = await session.requests.asked(diagnosing)
         session.record(
             KernelDiagnosed(at_s=session.now_s, seed=seed.id, kernel=seed.kernel.id, diagnosis=diagnosis)
         )

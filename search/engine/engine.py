@@ -89,7 +89,7 @@ class Engine:
             probes=probes,
             repairs_in=repairs_in,
         )
-        if session.races and strategy.synchronous:
+        if session.requests.races and strategy.synchronous:
             self.pipeline.threshold_of = lambda idea: None  # decided once the round's verdicts are there
         require_rounds(strategy, repairs_in)
         self._diagnoses = None if diagnoser is None else Diagnoses(session, diagnoser)
@@ -233,7 +233,7 @@ class Engine:
         """In a race, judges in full what may become a seed of the following round, or the best of the search
         (see `race.py`)."""
         session, work = self.session, self.session.work
-        while session.races and work.stop is None and not session.budget.timed_out:
+        while session.requests.races and work.stop is None and not session.budget.timed_out:
             tree = session.state.tree.before(following, self.pipeline.usable)
             tree.rounds_closed = following - 1
             variants = to_judge(session.state.tree, self._chosen(hopeful(tree), following))

@@ -66,7 +66,7 @@ class Probes:
                 return
             if kernel is not None:
                 session.record(ProbeWritten(at_s=session.now_s, request_id=request.id, kernel=kernel))
-        probe = None if kernel is None else await session.probe(kernel)
+        probe = None if kernel is None else await session.requests.probe(kernel)
         if kernel is None or probe is not None:
             session.record(
                 ProbeMeasured(at_s=session.now_s, request_id=request.id, kernel=kernel, probe=probe)

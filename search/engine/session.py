@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from evaluators.base.cause import cause_of
 from evaluators.base.system_error import system_error
 from evaluators.base.usage_error import UsageError
 from evaluators.device.child_processes import WorkerBroken
 from evaluators.records.evaluation import Evaluation, Status
-from evaluators.records.probe import Probe
 from evaluators.records.problem import Kernel, Problem
 from evaluators.records.race import IN_FULL, Threshold, answers
 from search.engine.faults import PlugIn, fault, plug_in
@@ -28,15 +27,9 @@ from search.engine.in_flight import InFlight
 from search.engine.library_seeds import LIBRARY_ENTRIES, library_seeds
 from search.engine.library_winner import offer_winner
 from search.engine.race import to_judge
+from search.engine.requests import Requests
 from search.models.client import ModelClient
-from search.protocols import (
-    KernelEvaluator,
-    Library,
-    Observer,
-    ProbeTimer,
-    RacingEvaluator,
-    TimesCompanions,
-)
+from search.protocols import KernelEvaluator, Library, Observer
 from search.records.budget import Budget, Cost
 from search.records.events import (
     ASSUMED,
@@ -52,14 +45,12 @@ from search.records.events import (
     VariantStage,
 )
 from search.records.journal import Journal
-from search.records.outside import Awaited, WaitsOutside
+from search.records.outside import Awaited
 from search.records.ranking import LOWER_END
 from search.records.run_state import rebuild
 from search.records.tree import Seed, Variant
 
 logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 CONFIRM_AT_MOST = 3
 """The number of best variants to measure again before the run is reported to have no winner."""
@@ -122,12 +113,6 @@ class Session:
         pairs_with_seed: bool = False,
         plug_ins: Iterable[PlugIn] = (),
     ) -> None:
-        if outstanding < 1:
-            raise ValueError(f"outstanding is {outstanding}; it must be 1 or more")
-        if race and not isinstance(evaluator, RacingEvaluator):
-            name = type(evaluator).__name__
-            raise ValueError(f"race=true: the evaluator {name} cannot judge in two stages; set race=false")
-        self._racing = evaluator if race and isinstance(evaluator, RacingEvaluator) else None
         self.problem = problem
         self.evaluator = evaluator
         self.journal = journal
@@ -136,16 +121,12 @@ class Session:
         self.observers = tuple(observers)
         self.library_entries = library_entries
         self.grace_s = grace_s
-        self.confirm_s = confirm_s
         self.environment = dict(environment or {})
         self.outstanding = outstanding
         self.ranking = ranking
         self.compares_each_round = compares_each_round
         self.confirms = confirms
         self.comparisons = comparisons
-        self._beside = evaluator if pairs_with_seed and isinstance(evaluator, TimesCompanions) else None
-        if pairs_with_seed and self._beside is None:
-            logger.warning("pair_with_seed=true has no effect: this search's evaluator cannot do it")
         self.state = rebuild(journal.past)
         self.entries: tuple[Seed, ...] = tuple(entries or ())
         """The library's hits; a resumed run keeps those that it started with."""
@@ -154,18 +135,24 @@ class Session:
         """The number of written variants that wait for their verdict."""
         self.plug_ins = [plug_in("evaluator", evaluator), plug_in("library", library), *plug_ins]
         self.work = InFlight(lambda error: fault(error, self.plug_ins))
+        self.requests = Requests(
+            problem=problem,
+            evaluator=evaluator,
+            budget=budget,
+            work=self.work,
+            outstanding=outstanding,
+            race=race,
+            pairs_with_seed=pairs_with_seed,
+            grace_s=grace_s,
+            confirm_s=confirm_s,
+        )
         self.model_client = ModelClient(
             budget=budget,
             path=journal.path.with_name("model_calls.jsonl"),
             report=lambda call: self.record(ModelCalled(at_s=self.now_s, call=call)),
         )
-        self._asking = 0
-        """The number of requests in flight that need a device."""
-        self._slots = asyncio.Semaphore(outstanding)
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._broken_observers: set[int] = set()
-        self._failed_comparisons: set[frozenset[str]] = set()
-        """The sets of kernel ids for which a session gave no result."""
 
     def observe(self, observer: Observer) -> None:
         """Adds an observer, notified after the others."""
@@ -178,11 +165,10 @@ class Session:
 
     def awaited(self) -> Awaited | None:
         """The answers and verdicts that the search waits for, if nothing else can advance it."""
-        verdicts = self.evaluator.awaited() if isinstance(self.evaluator, WaitsOutside) else []
-        answers = self.model_client.awaited()
-        if answers is None or len(verdicts) < self._asking or not (answers or verdicts):
+        answers, verdicts = self.model_client.awaited(), self.requests.awaited()
+        if answers is None or verdicts is None or not (answers or verdicts):
             return None
-        return Awaited(answers=tuple(answers), verdicts=tuple(sorted(verdicts)))
+        return Awaited(answers=tuple(answers), verdicts=tuple(verdicts))
 
     def start(self, *, proposer: str, strategy: str, seed: int) -> None:
         """Starts or resumes: sets the budget going and asks the library. Call `announce` next. Raises
@@ -221,7 +207,7 @@ class Session:
         """Replaces the assumed facts, also in the proposer's view of them. Ends the search if the problem
         cannot be run there."""
         try:
-            facts = await self.asked(self.evaluator.describe(self.problem))
+            facts = await self.requests.asked(self.evaluator.describe(self.problem))
         except WorkerBroken as error:
             reason = f"{self.problem.name} cannot be searched: {cause_of(str(error))}"
             logger.error("%s", reason)
@@ -243,11 +229,6 @@ class Session:
                 **self._identity,
             )
         )
-
-    @property
-    def races(self) -> bool:
-        """Whether kernels are judged in two stages."""
-        return self._racing is not None
 
     def seed(self, id: str) -> Seed | None:
         """The variant or library entry with this id; None for the reference."""
@@ -289,11 +270,9 @@ class Session:
     async def judge_winner(self) -> None:
         """Judges in full what may be the best of the search although the search ended in the middle of a
         round, as far as there is time after a stop."""
-        for _ in range(CONFIRM_AT_MOST if self.races and self.confirms else 0):
+        for _ in range(CONFIRM_AT_MOST if self.requests.races and self.confirms else 0):
             for variant in to_judge(self.state.tree, ()):
-                full = await self._last(
-                    partial(self._request, variant.kernel, IN_FULL), f"judge variant {variant.id} in full"
-                )
+                full = await self.requests.last_in_full(variant.kernel, f"judge variant {variant.id} in full")
                 if full is None:
                     return
                 self._record_in_full(variant, full)
@@ -334,7 +313,7 @@ class Session:
             if self.state.compared_s > self.state.device_s / 2:
                 return
             leaders = self.state.tree.leaders(usable)
-            found = await self._compare([variant.kernel for variant in leaders]) if leaders else None
+            found = await self.requests.comparison([each.kernel for each in leaders]) if leaders else None
             if found is None:
                 return
             tables = [each.evaluation.configurations if each.evaluation else () for each in leaders]
@@ -372,83 +351,12 @@ class Session:
         for event in events:
             self._notify(event)
 
-    async def asked(self, request: Awaitable[Result]) -> Result:
-        """The answer to a request that needs a device; counts those in flight."""
-        self._asking += 1
-        try:
-            return await request
-        finally:
-            self._asking -= 1
-
-    async def probe(self, kernel: Kernel) -> Probe | None:
-        """The result of a probe; None if the run was stopped or its time was up before a device was free.
-        Raises TypeError if the evaluator times no probes."""
-        timer = self.evaluator
-        if not isinstance(timer, ProbeTimer):
-            raise TypeError(f"evaluator {type(timer).__name__} times no probes")
-        return await self._in_time(lambda say: timer.probe(self.problem, kernel, on_stage=say))
-
     async def _ask_evaluator(self, variant: Variant, threshold: Threshold) -> Evaluation | None:
         """Returns None if the run was stopped or its time was up before a device was free."""
-
-        def ask(say: Callable[[str], None]) -> Awaitable[Evaluation]:
-            def on_stage(stage: str) -> None:
-                say(stage)
-                self._stage(variant, stage)
-
-            seed = self.seed(variant.parent)
-            if seed is None or seed.kernel.id == variant.kernel.id or self._beside is None or self.races:
-                return self._request(variant.kernel, threshold, on_stage)
-            return self._beside.evaluate_beside(
-                self.problem, variant.kernel, [seed.kernel], on_stage=on_stage
-            )
-
-        return await self._in_time(ask)
-
-    def _request(
-        self, kernel: Kernel, threshold: Threshold, on_stage: Callable[[str], None] | None = None
-    ) -> Awaitable[Evaluation]:
-        if self._racing is not None:
-            return self._racing.race(self.problem, kernel, threshold=threshold, on_stage=on_stage)
-        return self.evaluator.evaluate(self.problem, kernel, on_stage=on_stage)
-
-    async def _in_time(self, ask: Callable[[Callable[[str], None]], Awaitable[Result]]) -> Result | None:
-        """What the evaluator answers; None if the run was stopped or its time was up before a device was
-        free. `ask` gets a function to call with each stage."""
-        async with self._slots:
-            if self.work.stop is not None or self.budget.timed_out:
-                return None
-            limit = asyncio.timeout(self.budget.remaining_s)
-
-            def on_stage(stage: str) -> None:
-                if stage in ("waiting", "measuring"):
-                    limit.reschedule(None)
-
-            try:
-                async with limit:
-                    return await self.asked(ask(on_stage))
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                return None
-
-    async def _compare(self, kernels: Sequence[Kernel]) -> list[Evaluation] | None:
-        """Measures these kernels in one session; None if that gave no result or did not take place."""
-        asked = frozenset(kernel.id for kernel in kernels)
-        if asked in self._failed_comparisons or self.work.stop is not None or self.budget.timed_out:
-            return None
-        comparing = self.asked(self.evaluator.compare(self.problem, kernels))
-        task = self.work.spawn(comparing, f"compare {len(kernels)} kernels")
-        await self.work.drain(self.grace_s)
-        if task.cancelled() or task.exception() is not None:
-            return None
-        found = task.result()
-        failures = [each for each in found if not each.status.is_of_the_kernel]
-        if len(found) - len(failures) < 2:
-            self._failed_comparisons.add(asked)
-            logger.warning("%d kernels could not be compared: %s", len(kernels), failures[0].cause)
-            return None
-        return found
+        seed = self.seed(variant.parent)
+        return await self.requests.verdict(
+            variant.kernel, threshold, None if seed is None else seed.kernel, partial(self._stage, variant)
+        )
 
     async def _confirm(self) -> tuple[Variant | None, Evaluation | None]:
         """The best variant that stays correct when measured again; unconfirmed if there is no time for
@@ -462,20 +370,10 @@ class Session:
         return None, None
 
     async def _measure_again(self, variant: Variant) -> Evaluation | None:
-        ask = partial(self.evaluator.evaluate, self.problem, variant.kernel, thorough=True)
-        evaluation = await self._last(ask, f"confirm variant {variant.id}")
+        evaluation = await self.requests.last_thorough(variant.kernel, f"confirm variant {variant.id}")
         if evaluation is not None:
             self.record(BestConfirmed(at_s=self.now_s, variant=variant, evaluation=evaluation))
         return evaluation
-
-    async def _last(self, ask: Callable[[], Awaitable[Evaluation]], name: str) -> Evaluation | None:
-        """The answer to a request at the end of the run, for which a stop leaves `confirm_s`; None if there
-        is no time for it."""
-        if self.work.stops_at_once or (self.work.stop is not None and self.confirm_s <= 0):
-            return None
-        task = self.work.spawn(self.asked(ask()), name)
-        await self.work.drain(self.confirm_s)
-        return None if task.cancelled() or task.exception() is not None else task.result()
 
     async def _offer(self, best: Variant | None, confirmed: Evaluation | None) -> None:
         """Offers the winner to the library, only after it has been measured again."""
@@ -488,7 +386,7 @@ class Session:
                 str(self.journal.path.parent),
                 best=best,
                 confirmed=confirmed,
-                compare=self._compare,
+                compare=self.requests.comparison,
             )
 
     def _stage(self, variant: Variant, stage: str) -> None:

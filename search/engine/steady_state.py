@@ -111,7 +111,7 @@ class SteadyState:
     def _threshold(self, view: View) -> float:
         """In a race, the speedup that the next kernels must be able to reach to be judged in full."""
         strategy = self._strategy
-        if self._session.races and isinstance(strategy, SetsThreshold):
+        if self._session.requests.races and isinstance(strategy, SetsThreshold):
             return strategy.threshold(view)
         return 0.0
 
