@@ -110,7 +110,7 @@ def _estimate(config: DictConfig) -> list[str]:
     proposer, run = _begun(config, None)
     question = _question(config, proposer, run)
     idea = Idea(text="", category=Category.COMPUTE, parent="", round=1, proposer="")
-    code = proposer.code_question(run.problem, idea, None, [1], 1)
+    code = proposer.questions.code(run.problem, idea, None, [1], 1)
     plan = SearchPlan(
         rounds=config.rounds,
         ideas=config.ideas,
@@ -152,7 +152,7 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
         variant = tree.variants[variant_id]
         if variant.evaluation is None:
             raise UsageError(f"variant={variant_id} has no verdict yet; resume the run, or name another one")
-        return proposer.repair_question(problem, tree.ideas[variant.idea], variant)
+        return proposer.questions.repair(problem, tree.ideas[variant.idea], variant)
     if (idea_id := config.idea) is not None:
         if idea_id not in tree.ideas:
             raise UsageError(f"idea={idea_id}: the run has no such idea{near(idea_id, tree.ideas)}")
@@ -160,13 +160,13 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
         seeds = {entry.id: entry for entry in entries} | {v.id: v.seed for v in tree.variants.values()}
         branch = int(config.branch)
         numbers = range(1, branch + 1 if config.proposer.get("together") else 2)
-        return proposer.code_question(problem, idea, seeds.get(idea.parent), numbers, branch)
+        return proposer.questions.code(problem, idea, seeds.get(idea.parent), numbers, branch)
     if (closed := config.reflection) is not None:
         if closed not in map(str, range(1, tree.rounds_closed + 1)):
             raise UsageError(
                 f"reflection={closed}: no such closed round; the run has closed {tree.rounds_closed}"
             )
-        return proposer.reflection_question(problem, int(closed))
+        return proposer.questions.reflection(problem, int(closed))
     number = tree.rounds_closed + 1
     strategy: Strategy = build(config.strategy)
     view = View(
@@ -181,7 +181,7 @@ def _question(config: DictConfig, proposer: LLMProposer, run: RunContext) -> Que
         raise UsageError("the strategy has nothing to ask for at this point; give idea=… or variant=…")
     expansion = replace(asked, round=number)
     history = shown_history(tree.before(number).history(), config.history)
-    return proposer.ideas_question(problem, expansion, history, expansion.ideas)
+    return proposer.questions.ideas(problem, expansion, history, expansion.ideas)
 
 
 def _new_search(config: DictConfig) -> tuple[Problem, dict[str, str]]:

@@ -17,21 +17,18 @@ from evaluators.rewards.completions import read_kernel, read_kernels
 from search.proposers.llm.answers import (
     ProbeSketch,
     Sketch,
-    ideas_schema,
-    ranking_schema,
     read_ideas,
     read_probes,
     read_ranking,
     read_reflection,
 )
 from search.proposers.llm.choice import Fixed, ModelChoice, ModelStanding, standings
-from search.proposers.llm.measured_history import MeasuredHistory
 from search.proposers.llm.novelty import comparable, repeated
-from search.proposers.llm.probe_findings import probe_findings
 from search.proposers.llm.prompts import Prompts
+from search.proposers.llm.questions import Questions
 from search.protocols import NoUsableAnswer, ProposerFailed, RunContext
 from search.records.budget import BudgetSpent
-from search.records.model_calls import LLM, CallFailed, OutOfService, Purpose, Question
+from search.records.model_calls import LLM, CallFailed, OutOfService, Question
 from search.records.probe_request import ProbeRequest
 from search.records.tree import (
     Expansion,
@@ -40,7 +37,6 @@ from search.records.tree import (
     Reflection,
     Seed,
     Variant,
-    shown_history,
     speedups_of,
 )
 
@@ -117,6 +113,7 @@ class LLMProposer:
             languages=[languages] if isinstance(languages, str) else languages or (),
         )
         self._run: RunContext | None = None
+        self._questions: Questions | None = None
         self._probes: list[ProbeRequest] = []
 
     def refusal(self, problem: Problem) -> str | None:
@@ -130,8 +127,22 @@ class LLMProposer:
     def begin(self, run: RunContext) -> None:
         """See `Proposer`."""
         self._run = run
+        self._questions = Questions(
+            run,
+            self._prompts,
+            library=self._library,
+            diagnoses=self._diagnoses,
+            reflection=self._reflection,
+            wave=self.wave,
+        )
         for model in self.models.values():
             model.begin(run.folder)
+
+    @property
+    def questions(self) -> Questions:
+        """What it asks in the run that has begun."""
+        assert self._questions is not None, "begin() comes first"
+        return self._questions
 
     async def close(self) -> None:
         """Closes the models' connections."""
@@ -181,7 +192,7 @@ class LLMProposer:
         first."""
         places: Sequence[int] = range(len(ideas))
         if len(ideas) > expansion.ideas:
-            question = self.screening_question(problem, expansion, history, ideas)
+            question = self.questions.screening(problem, expansion, history, ideas)
             had = Counter(idea.model for idea in ideas)
             model = max(self.models.values(), key=lambda each: had[each.name])
             asked = [self.models[self._screener] if self._screener else model]
@@ -227,12 +238,12 @@ class LLMProposer:
         """Makes one call per variant, all at the same time, or one for all, and yields each kernel as soon as
         it arrives; those of a wave in the order of their numbers."""
         source = parent.kernel.source if parent else ""
-        last = min(n, self._wave_start(len(written) + 1) + self.wave) if self.wave else n
+        last = min(n, self.questions.wave_start(len(written) + 1) + self.wave) if self.wave else n
         missing = range(len(written) + 1, last + 1)
         calls = [
             asyncio.create_task(
                 self._kernels(
-                    idea, self.code_question(problem, idea, parent, numbers, n), source, len(numbers)
+                    idea, self.questions.code(problem, idea, parent, numbers, n), source, len(numbers)
                 )
             )
             for numbers in ([missing] if self._together and missing else [[number] for number in missing])
@@ -258,7 +269,7 @@ class LLMProposer:
     ) -> Kernel | None:
         """Makes one call, to the model that had the idea or, if it is out of service, to another."""
         try:
-            question = self.repair_question(problem, idea, failed)
+            question = self.questions.repair(problem, idea, failed)
             return (await self._kernels(idea, question, failed.kernel.source, 1))[0]
         except CallFailed as error:
             logger.info("variant %s was not repaired: %s", failed.id, error)
@@ -271,7 +282,7 @@ class LLMProposer:
         model = max(self.models.values(), key=lambda each: by_model[each.name])
         if not self._reflection or run.history == "none" or not by_model[model.name]:
             return None
-        question = self.reflection_question(problem, round)
+        question = self.questions.reflection(problem, round)
         try:
             _, text = await run.model_client.ask([model], question, read_reflection)
         except CallFailed as error:
@@ -282,47 +293,6 @@ class LLMProposer:
             return Reflection(round=round, text=text, model=model.name)
         return None
 
-    def ideas_question(
-        self,
-        problem: Problem,
-        expansion: Expansion,
-        history: Sequence[Outcome],
-        count: int,
-        turned_down: Sequence[str] = (),
-    ) -> Question:
-        """The question for `count` ideas."""
-        run = self._context
-        entries = run.entries if self._library else ()
-        seed = expansion.seed
-        evidence = self._known(expansion, history)
-        earlier = sum(each.round == expansion.round for each in run.state.probes.values())
-        probes = max(run.probes - earlier, 0)
-        prompt = self._prompts.ideas(
-            problem,
-            run.facts,
-            seed,
-            evidence,
-            entries,
-            count,
-            expansion.variants,
-            turned_down,
-            summary=run.history == "summary",
-            probes=probes,
-            probed=probe_findings(run.state, run.entries, evidence, expansion.round),
-        )
-        return Question(
-            purpose=Purpose.IDEAS,
-            system=self._prompts.system(),
-            prompt=prompt,
-            about=f"round {expansion.round}",
-            schema=ideas_schema(
-                seed.id if seed else "",
-                [entry.id for entry in entries],
-                languages=self._prompts.languages(problem, run.facts),
-                probes=probes > 0,
-            ),
-        )
-
     def take_probes(self) -> list[ProbeRequest]:
         """See `ProbeProposer`."""
         taken, self._probes = self._probes, []
@@ -331,107 +301,12 @@ class LLMProposer:
     async def write_probe(self, problem: Problem, request: ProbeRequest, base: Seed | None) -> Kernel | None:
         """Makes one call, to the model that asked for the probe or, if it is out of service, to another."""
         source = base.kernel.source if base else ""
-        question = self.probe_question(problem, request, base)
+        question = self.questions.probe(problem, request, base)
         try:
             return (await self._ask(request.model, question, partial(read_kernel, seed=source)))[1]
         except CallFailed as error:
             logger.info("probe %s was not written: %s", request.id, error)
             return None
-
-    def probe_question(self, problem: Problem, request: ProbeRequest, base: Seed | None) -> Question:
-        """The question for a probe's kernel."""
-        run = self._context
-        earlier = run.state.tree.before(request.round)
-        evidence = MeasuredHistory(earlier.history(), run.entries, earlier.ranking)
-        prompt = self._prompts.probe(problem, run.facts, request, base, evidence)
-        return Question(
-            purpose=Purpose.PROBE, system=self._prompts.system(), prompt=prompt, about=f"probe {request.id}"
-        )
-
-    def screening_question(
-        self, problem: Problem, expansion: Expansion, history: Sequence[Outcome], ideas: Sequence[Idea]
-    ) -> Question:
-        """The question which of the ideas are the most promising. It is optional."""
-        run = self._context
-        prompt = self._prompts.screening(
-            problem,
-            run.facts,
-            expansion.seed,
-            self._known(expansion, history),
-            ideas,
-            expansion.ideas,
-            summary=run.history == "summary",
-        )
-        return Question(
-            purpose=Purpose.SCREENING,
-            system=self._prompts.system(),
-            prompt=prompt,
-            about=f"round {expansion.round}",
-            schema=ranking_schema(len(ideas)),
-            optional=True,
-        )
-
-    def code_question(
-        self, problem: Problem, idea: Idea, parent: Seed | None, numbers: Sequence[int], of: int
-    ) -> Question:
-        """The question for the variants with these numbers, out of `of` of an idea."""
-        run = self._context
-        entry = next((each for each in run.entries if each.id == idea.builds_on), None)
-        there = run.state.tree.variants_of(idea.id) if idea.id in run.state.tree.ideas else ()
-        earlier = [v for v in there if not v.repairs][: self._wave_start(numbers[0])]
-        evidence = self._evidence(idea)
-        prompt = self._prompts.code(problem, run.facts, idea, parent, entry, evidence, earlier, numbers, of)
-        return Question(
-            purpose=Purpose.CODE, system=self._prompts.system(), prompt=prompt, about=f"idea {idea.id}"
-        )
-
-    def _wave_start(self, number: int) -> int:
-        """The number of variants in the waves before that of the variant with this number."""
-        return (number - 1) // self.wave * self.wave if self.wave else 0
-
-    def repair_question(self, problem: Problem, idea: Idea, failed: Variant) -> Question:
-        """The question about a failed variant."""
-        evidence = self._evidence(idea)
-        prompt = self._prompts.repair(problem, self._context.facts, idea, failed, evidence)
-        return Question(
-            purpose=Purpose.REPAIR, system=self._prompts.system(), prompt=prompt, about=f"variant {failed.id}"
-        )
-
-    def reflection_question(self, problem: Problem, round: int) -> Question:
-        """The question what the measurements of a closed round mean. It is optional."""
-        run = self._context
-        then = run.state.tree.before(round + 1)
-        evidence = MeasuredHistory(
-            then.history(), run.entries, then.ranking, reflections=self._reflections(round)
-        )
-        return Question(
-            purpose=Purpose.REFLECTION,
-            system=self._prompts.system(),
-            prompt=self._prompts.reflection(problem, run.facts, round, evidence),
-            about=f"round {round}",
-            optional=True,
-        )
-
-    def _reflections(self, before: int) -> list[Reflection]:
-        """The reflections to show in a question about this round."""
-        run = self._context
-        if not self._reflection or run.history == "none":
-            return []
-        return [each for number, each in sorted(run.state.reflections.items()) if number < before]
-
-    def _known(self, expansion: Expansion, history: Sequence[Outcome]) -> MeasuredHistory:
-        """The evidence for new ideas."""
-        run = self._context
-        ranking = run.state.tree.before(expansion.round).ranking
-        diagnoses = run.state.diagnoses if self._diagnoses else {}
-        return MeasuredHistory(history, run.entries, ranking, diagnoses, self._reflections(expansion.round))
-
-    def _evidence(self, idea: Idea) -> MeasuredHistory:
-        """The evidence of the rounds before the idea's, so that a prompt does not depend on which kernel of a
-        round is measured first."""
-        run = self._context
-        earlier = run.state.tree.before(idea.round)
-        return MeasuredHistory(shown_history(earlier.history(), run.history), run.entries, earlier.ranking)
 
     async def _sketches(
         self,
@@ -444,7 +319,7 @@ class LLMProposer:
     ) -> tuple[LLM, list[Sketch]]:
         """At most `count` ideas, and the model that proposed them: the named one or, if it cannot answer,
         another. Raises CallFailed, ProposerFailed or BudgetSpent."""
-        question = self.ideas_question(problem, expansion, history, count, turned_down)
+        question = self.questions.ideas(problem, expansion, history, count, turned_down)
         entries = [entry.id for entry in self._context.entries] if self._library else []
         wanted = self.models[name].name
         seed_id = expansion.seed.id if expansion.seed else ""

@@ -106,7 +106,7 @@ def ideas(
 
 
 def test_a_kernel_for_training_is_told_what_it_is_judged_by() -> None:
-    passes = Passes(forward_ms=1.0, eager_forward_ms=2.0, saved_bytes=2**20, eager_saved_bytes=2**22)
+    passes = Passes(forward_ms=0.1, eager_forward_ms=0.2, saved_bytes=2**20, eager_saved_bytes=2**22)
     seed = replace(SEED, evaluation=replace(EVALUATION, passes=passes))
     text = Prompts().ideas(
         replace(PROBLEM, backward=True), FACTS, seed, MeasuredHistory([], [seed]), [seed], 3, 2
@@ -114,8 +114,8 @@ def test_a_kernel_for_training_is_told_what_it_is_judged_by() -> None:
     assert "The kernel is for training. `ModelNew` must be differentiable" in text
     assert "gradients of all float inputs and weights" in text
     assert "The forward pass" not in text
-    own, eager = EVALUATION.timing.kernel_ms - 1, EVALUATION.timing.eager_ms - 2  # type: ignore[union-attr]
-    assert f"Forward 1 ms (eager 2) and backward {own:.3g} ms (eager {eager:.3g}); " in text
+    own, eager = EVALUATION.timing.kernel_ms - 0.1, EVALUATION.timing.eager_ms - 0.2  # type: ignore[union-attr]
+    assert f"Forward 0.1 ms (eager 0.2) and backward {own:.3g} ms (eager {eager:.3g}); " in text
     assert "the forward pass saves 1 MiB (eager 4)." in text
     assert "for training" not in ideas()
 

@@ -308,7 +308,7 @@ def test_profiles_may_be_left_out(shown: bool, tmp_path: Path) -> None:
     run, _ = context(tmp_path, state=RunState(diagnoses={seed.kernel.id: diagnosis}))
     proposer = LLMProposer({"one": ScriptedModel(Counting())}, diagnoses=shown)
     proposer.begin(run)
-    question = proposer.ideas_question(PROBLEM, Expansion(seed=seed, ideas=1, variants=1, round=2), [], 1)
+    question = proposer.questions.ideas(PROBLEM, Expansion(seed=seed, ideas=1, variants=1, round=2), [], 1)
     assert ("Occupancy: that of the seed." in question.prompt) is shown
 
 
