@@ -126,10 +126,11 @@ def attention_arguments(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Any, ...] | str:
-    """Causal self-attention."""
+    """Causal self-attention, also of groups of queries."""
     if mask is not None or not causal or dropout != 0:
         return "not plain causal attention"
-    if q.dim() != 4 or not q.shape == k.shape == v.shape:
+    grouped = enable_gqa and q.dim() == k.dim() and q.shape[:1] + q.shape[2:] == k.shape[:1] + k.shape[2:]
+    if q.dim() != 4 or not (q.shape == k.shape or grouped) or k.shape != v.shape:
         return "not [batch, heads, length, dim] for all"
     return (q, k, v) if scale in (None, q.shape[-1] ** -0.5) else "not the default scale"
 

@@ -22,6 +22,7 @@ ANY = Rules(least_elements=0)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
     scores = q @ k.mT / q.shape[-1] ** 0.5
     return (
         scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf).exp()
@@ -95,6 +96,12 @@ TAKEN: list[tuple[str, Callable[[], Tensor]]] = [
     ("layernorm", lambda: functional.layer_norm(torch.randn(2, 4), (4,), eps=0.1)),
     ("rmsnorm", lambda: functional.rms_norm(torch.randn(2, 4), (4,), torch.randn(4), eps=0.1)),
     ("attention", lambda: functional.scaled_dot_product_attention(Q, K, V, is_causal=True)),
+    (
+        "attention",
+        lambda: functional.scaled_dot_product_attention(
+            Q.repeat(1, 2, 1, 1), K, V, is_causal=True, enable_gqa=True
+        ),
+    ),
     *(
         (
             "cross_entropy",
@@ -136,6 +143,11 @@ DECLINED: list[tuple[str, str, Callable[[], Any]]] = [
     ("rmsnorm", "without eps", lambda: functional.rms_norm(torch.ones(2, 4), (4,))),
     ("rmsnorm", "over several", lambda: functional.rms_norm(torch.ones(2, 4), (2, 4), eps=1.0)),
     ("attention", "not plain causal", lambda: functional.scaled_dot_product_attention(Q, K, V)),
+    (
+        "attention",
+        "not [batch, heads, length, dim] for all",
+        lambda: functional.scaled_dot_product_attention(Q[:, :, :1], K, V, is_causal=True),
+    ),
     (
         "attention",
         "not the default scale",

@@ -106,6 +106,12 @@ def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
     assert lines == WHOLE.splitlines()
 
 
+def test_no_rate_where_waiting_for_verdicts_does_not_count(whole_run: list[Event]) -> None:
+    lines = play([replace(each, at_s=each.at_s / 100) for each in whole_run])
+    ended = next(line for line in lines if line.startswith("ended:"))
+    assert ended.endswith("9 evaluations in 0s, waiting for verdicts not counted")
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_lines_fit_a_hundred_columns(script: str, runs: dict[str, list[Event]]) -> None:
     assert max(map(len, play(runs[script]))) <= 100
