@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,51 +88,129 @@ def best(
             operations that have a kernel.
         OSError: the root cannot be read.
     """
-    import torch
-
-    tensors = [like] if isinstance(like, torch.Tensor) else list(like)
-    dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
-    architecture, device = _device(tensors[0].device)
-    known = FolderLibrary(root).entries()
-    fitting = [
-        (entry, candidate)
-        for entry, candidate in _fitting(known, op, shapes, dtype, architecture, backward=backward)
-        if entry.function
-    ]
-    entries = {candidate.name: entry for entry, candidate in fitting}
-    some = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
-    original = original_of(op, entries[some[0].name]) if some else _original_of_any(known, op, len(shapes))
-    what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
-    missing = f"the library has no kernel{' with a backward pass' if backward else ''} for {what}"
-    if not some and original is None:
-        have = ", ".join(sorted({entry.op for entry in known if entry.function}))
-        raise LookupError(f"{missing}; it has {have or 'none at all'}")
-
-    @functools.cache
-    def function(name: str) -> Callable[..., Any] | None:
-        if original is not None and name in (EAGER, COMPILED):
-            return original.function if name == EAGER else compiled(original)
-        return _loaded(entries[name]) if name in entries else None
-
-    order: list[tuple[str, str]] = []
-    near = bool(some) and some[0].closest(architecture, dtype, shapes).is_near(device, dtype, shapes)
-    if measure and original is not None and not near:
-        kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in tensors]
-        kernels = {each.name: entries[each.name].kernel.id for each in some[:MOST_TIMED]}
-        needs = needed(tensors) if backward else []
-        key = json.dumps([op, device, torch.__version__, kinds, kernels, *([needs] if backward else [])])
-        arguments = partial(original.call, tensors, needs)
-        order = _by_times(_times(key, function, [EAGER, COMPILED, *kernels], arguments, tensors[0]))
-    recorded = _by_records(some, original, architecture, dtype, shapes) if some else [(EAGER, missing)]
-    for name, why in order or recorded:
-        if (found := function(name)) is not None:
-            kernel = next((each for each in some if each.name == name), None)
-            supports = None if kernel is None else partial(_supports, kernel, architecture)
-            instead = None if original is None else original.function
+    choice = _Choice.of(op, like, FolderLibrary(root).entries(), backward=backward)
+    order = choice.by_measuring() if measure and not choice.is_near else []
+    for name, why in order or choice.by_records():
+        if (found := choice.function(name)) is not None:
+            kernel = next((each for each in choice.kernels if each.name == name), None)
             return FastestFunction(
-                found, name=name, why=why, supports=supports, instead=instead, differentiable=backward
+                found,
+                name=name,
+                why=why,
+                supports=None if kernel is None else partial(_supports, kernel, choice.architecture),
+                instead=None if choice.original is None else choice.original.function,
+                differentiable=backward,
             )
     raise LookupError(f"no kernel of the library for {op} loads here; the log says why")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Choice:
+    """What may compute a call: the library's `kernels` that fit it, best first, and PyTorch's own
+    computation. `missing` says that there is no kernel."""
+
+    op: str
+    tensors: list[torch.Tensor]
+    backward: bool
+    architecture: str
+    device: str
+    entries: Mapping[str, Entry]
+    kernels: Sequence[Candidate]
+    original: Original | None
+    missing: str
+    functions: dict[str, Callable[..., Any] | None] = field(default_factory=dict)
+    """Those that were asked for."""
+
+    @classmethod
+    def of(
+        cls, op: str, like: torch.Tensor | Sequence[torch.Tensor], known: Sequence[Entry], *, backward: bool
+    ) -> _Choice:
+        """Among the known entries. Raises LookupError if nothing may compute the call."""
+        import torch
+
+        tensors = [like] if isinstance(like, torch.Tensor) else list(like)
+        dtype, shapes = str(tensors[0].dtype).removeprefix("torch."), [each.shape for each in tensors]
+        architecture, device = _device(tensors[0].device)
+        fitting = [
+            (entry, candidate)
+            for entry, candidate in _fitting(known, op, shapes, dtype, architecture, backward=backward)
+            if entry.function
+        ]
+        entries = {candidate.name: entry for entry, candidate in fitting}
+        kernels = ranked([candidate for _, candidate in fitting], architecture, dtype, shapes)
+        original = (
+            original_of(op, entries[kernels[0].name]) if kernels else _original_of_any(known, op, len(shapes))
+        )
+        what = f"{op} of {dtype} {', '.join(map(shape_text, shapes))} on {architecture}"
+        missing = f"the library has no kernel{' with a backward pass' if backward else ''} for {what}"
+        if not kernels and original is None:
+            have = ", ".join(sorted({entry.op for entry in known if entry.function}))
+            raise LookupError(f"{missing}; it has {have or 'none at all'}")
+        return cls(
+            op=op,
+            tensors=tensors,
+            backward=backward,
+            architecture=architecture,
+            device=device,
+            entries=entries,
+            kernels=kernels,
+            original=original,
+            missing=missing,
+        )
+
+    @property
+    def call(self) -> tuple[str, str, list[torch.Size]]:
+        """Where it would run, its dtype and its shapes, as measurements are looked up."""
+        dtype = str(self.tensors[0].dtype).removeprefix("torch.")
+        return self.architecture, dtype, [each.shape for each in self.tensors]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a measurement on record tells about the call."""
+        architecture, dtype, shapes = self.call
+        return bool(self.kernels) and self.kernels[0].closest(architecture, dtype, shapes).is_near(
+            self.device, dtype, shapes
+        )
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """Of a kernel or the original, by name; None if it does not load here."""
+        if name not in self.functions:
+            found: Callable[..., Any] | None
+            if self.original is not None and name in (EAGER, COMPILED):
+                found = self.original.function if name == EAGER else compiled(self.original)
+            else:
+                found = _loaded(self.entries[name]) if name in self.entries else None
+            self.functions[name] = found
+        return self.functions[name]
+
+    def by_measuring(self) -> list[tuple[str, str]]:
+        """What to use, the fastest first, with the reason: the best kernels, the original and the compiled
+        original are timed here. Empty if they cannot be."""
+        import torch
+
+        if self.original is None:
+            return []
+        kinds = [[str(each.dtype), *each.shape, *each.stride()] for each in self.tensors]
+        kernels = {each.name: self.entries[each.name].kernel.id for each in self.kernels[:MOST_TIMED]}
+        needs = needed(self.tensors) if self.backward else []
+        key = [self.op, self.device, torch.__version__, kinds, kernels, *([needs] if self.backward else [])]
+        arguments = partial(self.original.call, self.tensors, needs)
+        names = [EAGER, COMPILED, *kernels]
+        return _by_times(_times(json.dumps(key), self.function, names, arguments, self.tensors[0]))
+
+    def by_records(self) -> Iterator[tuple[str, str]]:
+        """What to use, with the reason: the kernels in this order up to the first one that the original beats
+        in its closest measurement, then the original."""
+        for each in self.kernels:
+            found = each.closest(*self.call)
+            texts = ", ".join(map(shape_text, found.shapes))
+            why = f"{each.name}: at least {found.speedup_low:.2f}x at {texts} {found.dtype} on {found.device}"
+            if self.original is not None and not found.speedup_low > 1:
+                yield EAGER, why
+                return
+            yield each.name, why
+        if self.original is not None:
+            yield EAGER, "no kernel loads here" if self.kernels else self.missing
 
 
 def fitting_entries(
@@ -193,27 +272,6 @@ def _device(device: torch.device) -> tuple[str, str]:
         return architecture_of(device.type, ""), device_name("cpu")
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     return capability, torch.cuda.get_device_name(device)
-
-
-def _by_records(
-    some: Sequence[Candidate],
-    original: Original | None,
-    architecture: str,
-    dtype: str,
-    shapes: Sequence[Sequence[int]],
-) -> Iterator[tuple[str, str]]:
-    """What to use, with the reason: the kernels in this order up to the first one that the original beats,
-    then the original."""
-    for each in some:
-        found = each.closest(architecture, dtype, shapes)
-        texts = ", ".join(map(shape_text, found.shapes))
-        why = f"{each.name}: at least {found.speedup_low:.2f}x at {texts} {found.dtype} on {found.device}"
-        if original is not None and not found.speedup_low > 1:
-            yield EAGER, why
-            return
-        yield each.name, why
-    if original is not None:
-        yield EAGER, "no kernel loads here"
 
 
 def _by_times(times: Mapping[str, float]) -> list[tuple[str, str]]:
