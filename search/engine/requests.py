@@ -178,7 +178,8 @@ class Requests:
     async def _finished(
         self, request: Coroutine[Any, Any, Result], name: str, wait_s: float
     ) -> Result | None:
-        """The answer to a request that a stop leaves so many seconds; None if it failed or was cancelled."""
+        """The answer to a request, for which a stop leaves `wait_s` seconds; None if it failed or was
+        cancelled."""
         task = self._work.spawn(request, name)
         await self._work.drain(wait_s)
         return None if task.cancelled() or task.exception() is not None else task.result()
