@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,16 @@ def test_the_pages_show_every_command() -> None:
     assert {command.partition(" ")[0] for command in shown()} == set(COMMANDS)
 
 
+@pytest.fixture
+def level() -> Iterator[None]:
+    """The level of the logs is as before: Hydra's `--info` shows all of them in the process."""
+    before = logging.root.level
+    yield
+    logging.root.setLevel(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("command", shown())
 def test_a_command_of_the_pages(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
