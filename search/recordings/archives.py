@@ -16,9 +16,9 @@ import yaml
 from evaluators.base.usage_error import UsageError
 from evaluators.records.problem import content_id
 from evaluators.system.user_cache import cache_folder
+from search.records.journal import JOURNAL, newest_run_below
 
 SUFFIX = ".tar.xz"
-JOURNAL = "journal.jsonl"
 SETTINGS = (".hydra/config.yaml", ".hydra/overrides.yaml")
 FILES = (JOURNAL, "model_calls.jsonl", "README.md", "queue_name.txt", *SETTINGS)
 """What an archive holds of a run folder; the other files can be written again."""
@@ -35,7 +35,8 @@ def pack(run: Path, archive: Path) -> int:
         UsageError: `run` is no run folder, or the archive cannot be written.
     """
     if not (run / JOURNAL).exists():
-        raise UsageError(f"run={run}: not the folder of a run (it has no {JOURNAL})")
+        below = newest_run_below(run)
+        raise UsageError(f"run={run}: not the folder of a run (it has no {JOURNAL}){below}")
     part = archive.with_name(f"{archive.name}.part")
     try:
         with tarfile.open(part, "w:xz") as file:

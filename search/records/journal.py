@@ -25,6 +25,22 @@ from search.records.run_state import RunState
 logger = logging.getLogger(__name__)
 
 
+JOURNAL = "journal.jsonl"
+"""A journal's name in the folder of its run."""
+DEEPEST = 4
+"""How many folders below one are looked through for runs: a problem's name and the time."""
+
+
+def newest_run_below(folder: Path) -> str:
+    """The end of a message that a folder has no run: which one below it has the newest; "" if none has."""
+    found = [each for depth in range(1, DEEPEST + 1) for each in folder.glob(f"{'*/' * depth}{JOURNAL}")]
+    return f"; the newest run below it is {max(found, key=_changed).parent}" if found else ""
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
+
+
 class JournalError(ValueError):
     """A journal cannot be read or written; the message says where and why."""
 

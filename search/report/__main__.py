@@ -35,7 +35,7 @@ from search.compare.comparison_page import write_page as write_comparison
 from search.optimize.profile_page import BadProfile, has_profile
 from search.optimize.profile_page import write_page as write_profile
 from search.recordings.verdicts import recording_folder, shipped_recordings
-from search.records.journal import JournalError
+from search.records.journal import JournalError, newest_run_below
 from search.report.run_page import write_report
 
 
@@ -93,6 +93,7 @@ def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
         raise UsageError(f"run={called}: the comparison has not ended; {to_do}")
     raise UsageError(
         f"run={called}: not the folder of a run (it has no journal.jsonl), comparison, campaign or profile"
+        f"{newest_run_below(folder)}"
     )
 
 

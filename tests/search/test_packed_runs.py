@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -81,4 +82,12 @@ def test_what_is_no_packed_run_gets_one_line(
 def test_a_folder_without_a_run_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"run={tmp_path}", f"out={tmp_path / 'x.tar.xz'}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "not the folder of a run" in line
+    assert line.endswith("not the folder of a run (it has no journal.jsonl)")
+    for number, stamp in enumerate(("2026-01-31_12-00-00", "2026-01-30_12-00-00")):
+        (tmp_path / "level1" / "conv2d" / stamp).mkdir(parents=True)
+        journal = tmp_path / "level1" / "conv2d" / stamp / "journal.jsonl"
+        journal.touch()
+        os.utime(journal, (number, number))
+    assert main([f"run={tmp_path}", f"out={tmp_path / 'x.tar.xz'}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.endswith(f"; the newest run below it is {tmp_path}/level1/conv2d/2026-01-30_12-00-00")
