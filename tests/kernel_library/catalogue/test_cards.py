@@ -162,6 +162,8 @@ def test_a_shipped_card_says_all(seed: Entry) -> None:
 @pytest.mark.parametrize("seed", [each for each in SHIPPED if each.function], ids=lambda each: each.id)
 def test_a_whole_call_of_a_function_fits_its_card(seed: Entry) -> None:
     """Also when `best` is given more tensors than the problem has inputs, such as weights."""
-    first = [torch.empty(sizes_of(seed.measurements[0].inputs[0]), device="meta")]
-    whole = [each.shape for each in ORIGINALS[seed.op].arguments(*first) if isinstance(each, torch.Tensor)]
+    original = ORIGINALS[seed.op]
+    inputs = [torch.empty(sizes_of(each), device="meta") for each in seed.measurements[0].inputs]
+    given = inputs if len(inputs) == original.tensors else inputs[:1]
+    whole = [each.shape for each in original.arguments(*given) if isinstance(each, torch.Tensor)]
     assert all_fit(seed.shapes, whole)

@@ -1,4 +1,5 @@
-"""Kernels of searches at shapes that their searches did not see, odd ones among them."""
+"""Kernels of searches at shapes that their searches did not see, odd ones among them. Their cards name the
+measured shapes alone until these tests have passed on a GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_library.catalogue.best import fitting_entries, load
-from kernel_library.catalogue.entry import architecture_of
+from kernel_library.catalogue.best import load
 from kernel_library.catalogue.library import FolderLibrary
 from kernel_library.catalogue.originals import ORIGINALS
 
@@ -66,8 +66,6 @@ def test_it_is_right_there(entry: str, shapes: Sequence[Sequence[int]], tmp_path
     torch.manual_seed(0)
     original = ORIGINALS[kernel.op]
     call = original.arguments(*drawn(entry, shapes))
-    architecture = architecture_of("cuda", capability)
-    assert kernel in fitting_entries([kernel], kernel.op, shapes[:1], "bfloat16", architecture)
     wide = [
         each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
         for each in call
