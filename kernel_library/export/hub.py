@@ -8,6 +8,7 @@ be loaded at once. The build output is that package with its `metadata.json`.
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import json
@@ -87,10 +88,12 @@ def write_hub_project(
     licenses: Mapping[str, str],
 ) -> dict[str, str]:
     """Writes the project and its build output into the folder: the fastest Triton kernel for each function,
-    under all of their licenses (SPDX). Returns the kernels' names by function. Raises OSError."""
+    under all of their licenses (SPDX). A kernel that is called as a module has no function that a package
+    could offer. Returns the kernels' names by function. Raises OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
-        if sources[each.name].language in IN_TRITON:
+        source = sources[each.name]
+        if source.language in IN_TRITON and _defines(source.source, each.function):
             chosen[each.function] = each
     if not chosen:
         return {}
@@ -186,6 +189,11 @@ def _architectures(chosen: Iterable[Candidate]) -> list[str]:
 
 def _speedup(candidate: Candidate) -> float:
     return max(each.speedup_low for each in candidate.measured)
+
+
+def _defines(source: str, function: str) -> bool:
+    """Whether the source has a function of this name, and not a class."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in ast.parse(source).body)
 
 
 def _module(name: str) -> str:
