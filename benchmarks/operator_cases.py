@@ -51,9 +51,8 @@ Shapes = Callable[[Sizes], Sequence[Sequence[int]]]
 class Operator:
     """One of the library's by its `op`, the problem that it is measured on, and its shapes, as that problem's
     sizes; `inputs` are the shapes of the first inputs, by which a kernel is chosen, and `weights` those of
-    the weights that tell more about a call. `backward`: both passes are measured. `around` is source that
-    replaces `Model` by one that calls it; the same is done to the kernels' `ModelNew`. Its peers are in the
-    folder of its `set`."""
+    the weights that tell more about a call. `around` is source that replaces `Model` by one that calls it;
+    the same is done to the kernels' `ModelNew`. Its peers are in the folder of its `set`."""
 
     op: str
     problem: str
@@ -61,9 +60,13 @@ class Operator:
     inputs: Shapes
     dtypes: tuple[str, ...] = FLOATS
     weights: Shapes = lambda of: ()
-    backward: bool = False
     around: str = ""
     set: str = "operators"
+
+    @property
+    def backward(self) -> bool:
+        """Whether both passes are measured."""
+        return self.set == "training"
 
     def cases(self, device: str) -> Iterator[Case]:
         """All its cases."""
@@ -121,11 +124,11 @@ class Case:
             some = [each for each in some if self.dtype in each.dtypes and architecture in each.architectures]
         return {each.id: replace(each.kernel, source=f"{each.kernel.source}{around}") for each in some}
 
-    def peer(self, name: str, problem: Problem) -> Kernel | None:
-        """A peer's kernel for the case; None where it has none."""
-        if name == COMPILE:
-            return Kernel(source=problem.source + COMPILED, language="cpp")
-        return peers_of(self.operator.set, self.operator.op).get(name)
+    def peers(self, names: Sequence[str], problem: Problem) -> dict[str, Kernel]:
+        """The kernels for the case of those peers that have one."""
+        known = peers_of(self.operator.set, self.operator.op)
+        known[COMPILE] = Kernel(source=problem.source + COMPILED, language="cpp")
+        return {name: known[name] for name in names if name in known}
 
 
 def peers_of(set: str, op: str) -> dict[str, Kernel]:
@@ -159,17 +162,11 @@ def family(
             inputs=inputs,
             dtypes=(dtype,),
             weights=weights,
-            backward=set == "training",
             around=around,
             set=set,
         )
         for dtype, values in shapes.items()
     ]
-
-
-def rows_and(columns: str) -> Shapes:
-    """The shape of an input of rows with this number of columns."""
-    return lambda of: [(of["rows"], of[columns])]
 
 
 def cases_of(families: Sequence[Operator], device: str, largest: Sizes) -> list[Case]:

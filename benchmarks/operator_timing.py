@@ -147,7 +147,7 @@ def kernels_of_case(known: Cases, name: str, device: str, peers: Sequence[str], 
     case = next(each for each in known(device) if each.name == name)
     problem = case.to_problem()
     ours = case.ours(FolderLibrary(ROOT).entries(), architecture_of(device, capability))
-    return problem, {**ours, **{name: peer for name in peers if (peer := case.peer(name, problem))}}
+    return problem, {**ours, **case.peers(peers, problem)}
 
 
 class ReadyKernels:

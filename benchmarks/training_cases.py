@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.operator_cases import Case, cases_of, family, rows_and
+from benchmarks.operator_cases import Case, Shapes, cases_of, family
 
 MEAN = """
 
@@ -32,6 +32,13 @@ CPU_SIZES = {
 }
 """The largest sizes on a CPU."""
 of_training = partial(family, "training")
+
+
+def rows_and(columns: str) -> Shapes:
+    """The shape of an input of rows with this number of columns."""
+    return lambda of: [(of["rows"], of[columns])]
+
+
 ROWS = {
     HALF: (
         (65536, 384),  # encoders

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.operator_cases import Case, Shapes, cases_of, family, rows_and
+from benchmarks.operator_cases import Case, Shapes, cases_of, family
 
 CPU_SIZES = {
     "bags": 32,
@@ -388,7 +388,7 @@ FAMILIES = [
                 (4096, 5120, 32768),
             )
         },
-        rows_and("features"),
+        inputs_of("rows features"),
         weights=lambda of: [(of["vocabulary"], of["features"])],
     ),
     *of_models(

@@ -14,9 +14,9 @@ Where to look, from the commands down to the machine; each file says more at its
                   vectorization, launches and counters; rules (the table; evidence, code_checks,
                   trace_checks, counter_checks) and diagnosing (the diagnosis); profiler (runs
                   profiled_call with stand-ins for compilers)
-    scheduler/    where candidates queue: pool; lanes (builds and measurements, with retries) of a job
-                  on_cases, on_configurations, with companions (timed together); known_problems; devices
-                  by device_queue, device_health and device_use; host: local_host (threads), ray_host
+    scheduler/    where candidates queue: pool; lanes (builds and measurements), retries, job, on_cases,
+                  on_configurations, companions (timed together), known_problems; devices, device_queue,
+                  device_health, device_use; host: local_host (threads), ray_host
     rewards/      for training: reward (what a policy is), policies/: correctness, log_speedup,
                   roofline_share, staged, improvement; completions (kernels in a model's answer);
                   http_server and guard around server, which answers messages by requested_problems, verdicts

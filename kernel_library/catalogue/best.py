@@ -111,6 +111,8 @@ class _Choice:
 
     op: str
     tensors: list[torch.Tensor]
+    dtype: str
+    shapes: Sequence[Sequence[int]]
     backward: bool
     architecture: str
     device: str
@@ -149,6 +151,8 @@ class _Choice:
         return cls(
             op=op,
             tensors=tensors,
+            dtype=dtype,
+            shapes=shapes,
             backward=backward,
             architecture=architecture,
             device=device,
@@ -159,17 +163,10 @@ class _Choice:
         )
 
     @property
-    def call(self) -> tuple[str, str, list[torch.Size]]:
-        """Where it would run, its dtype and its shapes, as measurements are looked up."""
-        dtype = str(self.tensors[0].dtype).removeprefix("torch.")
-        return self.architecture, dtype, [each.shape for each in self.tensors]
-
-    @property
     def is_near(self) -> bool:
-        """Whether a measurement on record tells about the call."""
-        architecture, dtype, shapes = self.call
-        return bool(self.kernels) and self.kernels[0].closest(architecture, dtype, shapes).is_near(
-            self.device, dtype, shapes
+        """Whether the closest measurement of the best kernel tells about the call."""
+        return bool(self.kernels) and self._closest(self.kernels[0]).is_near(
+            self.device, self.dtype, self.shapes
         )
 
     def function(self, name: str) -> Callable[..., Any] | None:
@@ -202,7 +199,7 @@ class _Choice:
         """What to use, with the reason: the kernels in this order up to the first one that the original beats
         in its closest measurement, then the original."""
         for each in self.kernels:
-            found = each.closest(*self.call)
+            found = self._closest(each)
             texts = ", ".join(map(shape_text, found.shapes))
             why = f"{each.name}: at least {found.speedup_low:.2f}x at {texts} {found.dtype} on {found.device}"
             if self.original is not None and not found.speedup_low > 1:
@@ -211,6 +208,9 @@ class _Choice:
             yield each.name, why
         if self.original is not None:
             yield EAGER, "no kernel loads here" if self.kernels else self.missing
+
+    def _closest(self, kernel: Candidate) -> MeasuredCase:
+        return kernel.closest(self.architecture, self.dtype, self.shapes)
 
 
 def fitting_entries(

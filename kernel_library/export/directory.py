@@ -71,7 +71,6 @@ def _chosen(candidates: Sequence[Candidate]) -> Iterator[tuple[str, Interface, C
 
 
 def _file(name: str, interface: Interface, candidate: Candidate, source: str) -> str:
-    classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     return source.rstrip() + WRAPPER.format(
         operator=name,
         arguments=inspect.getsource(interface.arguments),
@@ -80,5 +79,10 @@ def _file(name: str, interface: Interface, candidate: Candidate, source: str) ->
         result_name=interface.result.__name__,
         dtypes=tuple(f"torch.{each}" for each in candidate.dtypes),
         function=f"{folder_name(overload(name))}_kernel_impl",
-        call=f"{candidate.function}()" if candidate.function in classes else candidate.function,
+        call=f"{candidate.function}()" if is_class(source, candidate.function) else candidate.function,
     )
+
+
+def is_class(source: str, function: str) -> bool:
+    """Whether a kernel's function is a module, to be made before it is called."""
+    return any(isinstance(node, ast.ClassDef) and node.name == function for node in ast.parse(source).body)

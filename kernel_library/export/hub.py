@@ -8,7 +8,6 @@ be loaded at once. The build output is that package with its `metadata.json`.
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import json
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluators.records.problem import Kernel
+from kernel_library.export.directory import is_class
 from kernel_library.overrides.choice import Candidate
 
 EDITION = 5
@@ -92,8 +92,8 @@ def write_hub_project(
     could offer. Returns the kernels' names by function. Raises OSError."""
     chosen: dict[str, Candidate] = {}
     for each in sorted(candidates, key=_speedup):
-        source = sources[each.name]
-        if source.language in IN_TRITON and _defines(source.source, each.function):
+        kernel = sources[each.name]
+        if kernel.language in IN_TRITON and not is_class(kernel.source, each.function):
             chosen[each.function] = each
     if not chosen:
         return {}
@@ -189,11 +189,6 @@ def _architectures(chosen: Iterable[Candidate]) -> list[str]:
 
 def _speedup(candidate: Candidate) -> float:
     return max(each.speedup_low for each in candidate.measured)
-
-
-def _defines(source: str, function: str) -> bool:
-    """Whether the source has a function of this name, and not a class."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in ast.parse(source).body)
 
 
 def _module(name: str) -> str:

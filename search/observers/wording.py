@@ -13,8 +13,6 @@ from search.records.model_calls import Cause, ModelCall, Spending
 from search.records.ranking import unconfirmed
 from search.records.tree import Reflection, Variant
 
-OVERLAP = 1.5
-"""How many seconds of a device can fall into one of the search, if both are on the same machine."""
 REASONS = {
     "rounds": "all rounds are done",
     "evaluations": "all evaluations are used",
@@ -206,20 +204,13 @@ def winner(progress: Progress) -> list[tuple[str, str]]:
     reason = progress.finished.reason if progress.finished else "stopped early"
     elapsed_s = progress.elapsed_s
     spent = f"{many(progress.evaluations, 'evaluation')} in {duration(elapsed_s)}"
-    if is_measured_elsewhere(progress):
+    if progress.state.time.is_elsewhere and not progress.recorded:
         spent += ", waiting for verdicts not counted"
     elif elapsed_s > 0 and not progress.recorded:
         rate = progress.evaluations / elapsed_s * 60
         spent += f" ({rate:.3g} per minute){busy(progress)}"
     lines.append(("ended", f"{REASONS.get(reason, reason)}; {spent}"))
     return lines + _models_lines(progress)
-
-
-def is_measured_elsewhere(progress: Progress) -> bool:
-    """Whether the devices worked for longer than the search did, which does not count the time that it waits
-    for verdicts of a queue."""
-    devices = len(progress.state.time.shares(progress.elapsed_s)) or 1
-    return not progress.recorded and progress.state.device_s > OVERLAP * progress.elapsed_s * devices
 
 
 def busy(progress: Progress) -> str:

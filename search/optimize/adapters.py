@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 NAME = "library_kernel"
 MARK = "# Adapted to a model's problem by `ideatree optimize`."
 TEMPLATE = """
-import functools
-
 aten = torch.ops.aten
 library_kernel = {function}() if isinstance({function}, type) else {function}
 {helper}
@@ -46,6 +44,9 @@ def scaled(q, scale):
     return q if abs(factor - 1) < 1e-6 else q * factor
 """,
     "lengths_of(": """
+
+import functools
+
 
 @functools.cache
 def full(batch, length, device):

@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 
 from evaluators.records.problem import Kernel
+from evaluators.records.time_spent import DeviceLease
 from search.observers.plain import PlainConsole
 from search.observers.run_progress import Progress
-from search.records.events import BestConfirmed, Event, ModelCalled, RoundReflected, RunStarted
+from search.records.events import (
+    BestConfirmed,
+    Event,
+    ModelCalled,
+    RoundReflected,
+    RunStarted,
+    VariantEvaluated,
+)
 from search.records.tree import Reflection, Variant
 
 
@@ -107,7 +115,14 @@ def test_a_whole_run_line_by_line(whole_run: list[Event]) -> None:
 
 
 def test_no_rate_where_waiting_for_verdicts_does_not_count(whole_run: list[Event]) -> None:
-    lines = play([replace(each, at_s=each.at_s / 100) for each in whole_run])
+    lease = DeviceLease(device="node-1/0", held_s=1.0)  # of a queue's worker
+    elsewhere = [
+        replace(each, variant=each.variant.judged(each.variant.evaluation.held(lease)))
+        if isinstance(each, VariantEvaluated) and each.variant.evaluation
+        else each
+        for each in whole_run
+    ]
+    lines = play([replace(each, at_s=each.at_s / 100) for each in elsewhere])
     ended = next(line for line in lines if line.startswith("ended:"))
     assert ended.endswith("9 evaluations in 0s, waiting for verdicts not counted")
 
