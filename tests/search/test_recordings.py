@@ -27,7 +27,11 @@ JOURNALS = [
     path for root in ("tests/search", "search") for path in (ROOT / root).glob("recordings/*/journal.jsonl")
 ]
 RECORDINGS = sorted(path.parent for path in JOURNALS)
-PACKED = sorted((ROOT / "search/recordings/language_model").glob(f"*{SUFFIX}"))
+PACKED = [
+    archive
+    for name in ("language_model", "transformer")
+    for archive in sorted((ROOT / "search/recordings" / name).glob(f"*{SUFFIX}"))
+]
 
 
 def recorded(folder: Path) -> RunState:

@@ -15,7 +15,7 @@ from evaluators.records.time_spent import DeviceLease
 from kernel_library.catalogue import cards
 from kernel_library.catalogue.entry import Entry, Lineage, RepeatedMeasurement
 from kernel_library.catalogue.library import SEEDS, FolderLibrary
-from kernel_library.catalogue.originals import ORIGINALS
+from kernel_library.catalogue.originals import original_of
 from kernel_library.catalogue.traits import traits_of
 from kernel_library.overrides.shapes import all_fit, fits, sizes_of
 from tests.kernel_library.entries import GPU, entry, evaluation, shipped
@@ -162,7 +162,8 @@ def test_a_shipped_card_says_all(seed: Entry) -> None:
 @pytest.mark.parametrize("seed", [each for each in SHIPPED if each.function], ids=lambda each: each.id)
 def test_a_whole_call_of_a_function_fits_its_card(seed: Entry) -> None:
     """Also when `best` is given more tensors than the problem has inputs, such as weights."""
-    original = ORIGINALS[seed.op]
+    original = original_of(seed.op, seed)
+    assert original is not None
     inputs = [torch.empty(sizes_of(each), device="meta") for each in seed.measurements[0].inputs]
     given = inputs if len(inputs) == original.tensors else inputs[:1]
     whole = [each.shape for each in original.arguments(*given) if isinstance(each, torch.Tensor)]

@@ -1,5 +1,5 @@
-"""Kernels of searches at shapes that their searches did not see, odd ones among them. Their cards name the
-measured shapes alone until these tests have passed on a GPU."""
+"""Kernels of searches at shapes that their searches did not see, odd ones among them: the patterns of their
+cards go no further."""
 
 from __future__ import annotations
 
