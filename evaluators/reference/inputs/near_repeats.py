@@ -1,4 +1,5 @@
-"""Inputs that agree with an earlier call's in all but one or two elements.
+"""Inputs that agree with an earlier call's in all but two elements, or in all but some dozens: a mean over
+many rows hardly shows two.
 
 A kernel that keeps results recognises inputs by a fingerprint: some elements, or a sum. It returns the answer
 to the earlier call if the elements that differ are not among those, or if they have only changed places.
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 TRIED = 64
-"""Random elements, of which the smallest and the largest are exchanged, so that the outputs show it."""
+"""Random elements that may change. The smallest and the largest are exchanged, so that the outputs show it,
+or all become the largest."""
 MOST_PAIRED = 6
 """Repeats for tensors that change twice each."""
 END = 64
@@ -38,8 +40,8 @@ FLAT = 1e-2
 def near_repeats(
     inputs: list[Any], count: int, distributions: Mapping[str, Distribution]
 ) -> Iterator[list[Any]]:
-    """The inputs `count` times, or twice for each of up to three tensors if that is more, each time with one
-    or two elements of one tensor changed. The tensors take turns, twice each: a kernel that notices a change
+    """The inputs `count` times, or twice for each of up to three tensors if that is more, each time with
+    some elements of one tensor changed. The tensors take turns, twice each: a kernel that notices a change
     of one may miss that of another only if two calls in a row differ in that one. The changes are in
     different parts. New values come from the same tensor. Integers and booleans change only if the reference
     takes them in any order, by the `distributions` that it can judge on."""
@@ -77,7 +79,7 @@ def _places(size: int, *, part: int, parts: int) -> list[int]:
 
 def _change(tensor: torch.Tensor, places: list[int], *, swap: bool) -> None:
     """Exchanges the smallest and the largest of these elements, so that sums stay as they are, or copies the
-    largest to the smallest's place. If all are equal, a boolean is inverted."""
+    largest to all places. If all are equal, a boolean is inverted."""
     import torch
 
     flat = torch.tensor(places, device=tensor.device)
@@ -91,10 +93,10 @@ def _change(tensor: torch.Tensor, places: list[int], *, swap: bool) -> None:
     at = [tuple(int(each[number]) for each in index) for number in (low, high)]
     if order[low] == order[high] and tensor.dtype is torch.bool:
         tensor[at[0]] = ~values[low]
-        return
-    tensor[at[0]] = values[high]
-    if swap:
-        tensor[at[1]] = values[low]
+    elif swap:
+        tensor[at[0]], tensor[at[1]] = values[high], values[low]
+    else:
+        tensor[tuple(index)] = values[high]
 
 
 def is_stale(

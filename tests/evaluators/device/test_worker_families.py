@@ -87,16 +87,10 @@ HONEST = {
     "new memory": "        return copied(super().forward(*inputs))",
     "all elements": EXACT,
 }
-UNSEEN = {
-    "expanded_matmul": (
-        "samples",
-    ),  # they show all rows of its second input, so only some measurements find it
-    "cross_entropy": (
-        "the first elements",
-        "samples",
-    ),  # found two of three times, and five of six; else what changed stays within the tolerance
-    "steep_exp": ("the first elements", "samples"),  # next to its largest output no change of others shows
-}
+UNSEEN = {"steep_exp": ("the first elements", "samples")}
+"""Next to its largest output no change of others shows."""
+TRIES = {"mean_cross_entropy": 3, "cross_entropy": 3, "expanded_matmul": 3}
+"""Measurements of which one must find it: of 14, one missed the first elements of the mean's inputs."""
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 STATELESS = ("in_place_tanh", "dropout")
 """References that need more than a stored output: one writes to its input, and one draws numbers."""
@@ -139,7 +133,10 @@ def test_state_and_structure_are_checked(workers: dict[str, Worker], name: str, 
     for kind, body in (WRONG | HONEST).items():
         if kind in expected:
             kernel = Kernel(source=asked.source + BEFORE + body, language="cpp")
-            found = workers[device].measure(asked, kernel, b"")
-            if found.status is not expected[kind]:
+            for _ in range(TRIES.get(name, 1) if kind in WRONG else 1):
+                found = workers[device].measure(asked, kernel, b"")
+                if found.status is expected[kind]:
+                    break
+            else:
                 wrong[kind] = f"{found.status}: {found.log}"
     assert not wrong

@@ -3,7 +3,7 @@
 # problem: causal_attention
 # device: any
 # verdict: incorrect
-# defence: calls on inputs that differ from the first call's in one or two elements, of each input in turn
+# defence: calls on inputs that differ from the first call's in some elements, of each input in turn
 
 import torch
 from torch import nn

@@ -3,7 +3,7 @@
 # problem: softmax
 # device: any
 # verdict: incorrect
-# defence: calls on inputs that differ from the first call's in one or two elements, anywhere
+# defence: calls on inputs that differ from the first call's in some elements, anywhere
 
 import torch
 from torch import nn

@@ -12,7 +12,7 @@ from evaluators.reference.accuracy.comparison import NO_SHIFT
 from evaluators.reference.answer import ReferenceAnswer
 from evaluators.reference.containers import tensors_in
 from evaluators.reference.inputs.input_distributions import Distribution
-from evaluators.reference.inputs.near_repeats import is_stale, near_repeats
+from evaluators.reference.inputs.near_repeats import TRIED, is_stale, near_repeats
 
 ALL = {name: Distribution(name=name) for name in ("extreme indices", "true at random")}
 COUNT = 6
@@ -41,10 +41,10 @@ def changes(*inputs: Any, known: Mapping[str, Distribution] = ALL) -> list[list[
     ],
     ids=lambda each: f"{each.dtype} {tuple(each.stride())}",
 )
-def test_one_or_two_elements_change(tensor: torch.Tensor) -> None:
+def test_two_or_some_dozens_of_elements_change(tensor: torch.Tensor) -> None:
     found = changes(tensor)
     assert len(found) == COUNT
-    assert {count for counts in found for count in counts} <= {0, 1, 2}
+    assert all(count <= (2 if turn % 2 == 0 else TRIED) for turn, (count,) in enumerate(found))
     assert sum(count > 0 for (count,) in found) >= COUNT - 1
 
 
