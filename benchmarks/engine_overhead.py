@@ -27,7 +27,7 @@ from search.engine.engine import Engine
 from search.engine.session import Session
 from search.protocols import RunContext
 from search.records.budget import Budget
-from search.records.journal import Journal
+from search.records.journal import JOURNAL, Journal
 from search.records.run_state import rebuild
 from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant
 from search.strategies.idea_branching import IdeaBranching
@@ -165,7 +165,7 @@ def main() -> int:
     args = parser.parse_args()
     variants = args.rounds * args.ideas * args.branch
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "journal.jsonl"
+        path = Path(folder) / JOURNAL
         took_s = search(path, args.rounds, args.ideas, args.branch, args.source_bytes)
         reopening_s, found = reopen(path)
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -29,7 +29,7 @@ from search.engine.engine import Engine
 from search.engine.session import Session
 from search.proposers.llm.proposer import LLMProposer
 from search.records.budget import Budget
-from search.records.journal import Journal
+from search.records.journal import JOURNAL, Journal
 from search.records.model_calls import Answer, Limits, Price, Purpose, Question, Usage
 from search.records.tree import Idea, Seed
 from search.strategies.idea_branching import IdeaBranching
@@ -155,7 +155,7 @@ def run(proposer_of: Callable[[SlowModel], LLMProposer], options: argparse.Names
 
     async def search(folder: Path) -> tuple[float, SlowEvaluator]:
         evaluator = SlowEvaluator(options.scale)
-        with Journal(folder / "journal.jsonl") as journal:
+        with Journal(folder / JOURNAL) as journal:
             session = Session(
                 problem=Problem(name="level1/slow", source="class Model: ..."),
                 evaluator=evaluator,

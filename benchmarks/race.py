@@ -33,8 +33,8 @@ from evaluators.records.problem import Kernel
 from evaluators.records.timing import paired_speedup
 from evaluators.scheduler.local_host import LocalHost
 from evaluators.scheduler.pool import Pool
-from search.records.journal import replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import recorded_state
+from search.records.run_state import RunState
 from search.run.config import RunConfig
 from search.run.launch import search, settle
 from search.run.specification import specification
@@ -114,7 +114,7 @@ async def one_search(overrides: Sequence[str], folder: Path, pool: Pool) -> RunS
     settle(config, overrides)
     folder.mkdir(parents=True)
     await search(specification(config), folder, Console(file=io.StringIO()), signals=False, evaluator=pool)
-    return rebuild(replay(folder / "journal.jsonl"))
+    return recorded_state(folder)
 
 
 async def compared(plain: RunState, raced: RunState, pool: Pool) -> tuple[float, float, float] | None:

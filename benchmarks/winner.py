@@ -34,7 +34,7 @@ from search.engine.engine import Engine
 from search.engine.session import Session
 from search.protocols import KernelEvaluator, RunContext
 from search.records.budget import Budget
-from search.records.journal import Journal
+from search.records.journal import JOURNAL, Journal
 from search.records.ranking import MEDIAN, Ranking
 from search.records.tree import Category, Expansion, Idea, Outcome, Seed, Variant, fastest
 from search.strategies.idea_branching import IdeaBranching
@@ -156,7 +156,7 @@ def occupied(processes: int) -> Iterator[None]:
 
 async def search(problem: Problem, evaluator: KernelEvaluator, seed: int) -> Try:
     """One search of all kernels."""
-    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / JOURNAL) as journal:
         session = Session(
             problem=problem,
             evaluator=evaluator,

@@ -12,8 +12,8 @@ from kernel_library.catalogue.entry import Entry
 from search.engine.library_winner import winner_entry
 from search.recordings.verdicts import recording_folder
 from search.records.events import Event
-from search.records.journal import replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import JOURNAL, recorded_state, replay
+from search.records.run_state import RunState
 from search.records.tree import Idea, Variant
 from search.report.run_frames import RunFrames, load_run
 from search.report.run_page import write_report
@@ -92,7 +92,7 @@ class Run:
     @cached_property
     def events(self) -> list[Event]:
         """All events in the journal."""
-        return list(replay(self.folder / "journal.jsonl"))
+        return list(replay(self.folder / JOURNAL))
 
 
 def open_run(folder: str | Path) -> Run:
@@ -109,4 +109,4 @@ def open_run(folder: str | Path) -> Run:
         JournalError: the journal is not valid.
     """
     place = recording_folder(str(folder))
-    return Run(folder=place, state=rebuild(replay(place / "journal.jsonl")))
+    return Run(folder=place, state=recorded_state(place))

@@ -10,7 +10,7 @@ from evaluators.base.nearest import near
 from evaluators.base.usage_error import UsageError
 from evaluators.system.author_facts import cpu_name, toolchain
 from search.recordings.verdicts import recording_folder, shipped_recordings
-from search.records.journal import replay
+from search.records.journal import JOURNAL, replay
 from search.records.run_state import rebuild
 
 DEVICES = Path(__file__).with_name("devices.yaml")
@@ -27,7 +27,7 @@ def device_facts(source: str) -> dict[str, str]:
     known = _known()
     if source in known:
         return known[source]
-    journal = recording_folder(source) / "journal.jsonl"
+    journal = recording_folder(source) / JOURNAL
     if not journal.exists():
         names = [*known, *shipped_recordings()]
         raise UsageError(

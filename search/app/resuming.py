@@ -17,8 +17,8 @@ from search.app.overrides import key_of, without
 from search.app.registry import REMEDY, by_path, read_config, read_yaml
 from search.recordings.verdicts import recording_folder, shipped_recordings
 from search.records.events import RunStarted
-from search.records.journal import replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import JOURNAL, recorded_state, replay
+from search.records.run_state import RunState
 
 NOT_REPLAYED = (
     *("proposer", "llm", "choice", "prompting", "pool", "ray", "wandb"),
@@ -36,7 +36,7 @@ def recorded_run(config: DictConfig) -> RunState | None:
     if not config.replay.run:
         return None
     try:
-        return rebuild(replay(Path(config.replay.run) / "journal.jsonl"))
+        return recorded_state(config.replay.run)
     except OSError as error:
         raise UsageError(f"replay.run={config.replay.run} cannot be read: {error.strerror}") from error
 
@@ -165,7 +165,7 @@ def replay_overrides(arguments: Sequence[str]) -> list[str]:
 
 def _last_limit(folder: Path) -> list[str]:
     """The limit of rounds with which the run in a folder was last resumed, as an override."""
-    journal = folder / "journal.jsonl"
+    journal = folder / JOURNAL
     began = [each for each in replay(journal) if isinstance(each, RunStarted)] if journal.exists() else []
     return [f"rounds={each.rounds}" for each in began[-1:] if each.rounds]
 
@@ -206,7 +206,7 @@ def stored_config(folder: Path, key: str, config: type[Any]) -> DictConfig:
     """The config of a run folder, which was given by `key`: the run's values, and today's defaults of
     `config` for keys that did not exist then. Raises UsageError for a folder without a run."""
     path = folder / ".hydra" / "config.yaml"
-    if not path.exists() or not (folder / "journal.jsonl").exists():
+    if not path.exists() or not (folder / JOURNAL).exists():
         raise UsageError(f"{key}={folder}: not a run folder (it has no .hydra/config.yaml and journal.jsonl)")
     stored = by_path(read_config(path))
     if "problem" not in stored:

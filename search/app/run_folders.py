@@ -23,7 +23,7 @@ from search.engine.run_folder import RunFolder
 from search.observers.console import console_observer
 from search.observers.wandb import MODES, WandbObserver
 from search.protocols import Observer
-from search.records.journal import Journal
+from search.records.journal import JOURNAL, Journal
 
 DEVICES = ("auto", "cuda", "cpu")
 OUTSTANDING_PER_LANE = 4
@@ -69,7 +69,7 @@ def new_folder(folder: str | None) -> str:
 
 def require_new(folder: Path) -> None:
     """Raises UsageError if the folder has a run."""
-    if (folder / "journal.jsonl").exists():
+    if (folder / JOURNAL).exists():
         raise UsageError(f"{shown(folder)} already has a run; continue it with resume={shown(folder)}")
 
 

@@ -21,8 +21,8 @@ from evaluators.records.problem import Kernel, reference_kernel
 from search.campaign.schedulers import Scheduler
 from search.campaign.slices import SearchProgress, Slice, StopRules, key_of
 from search.protocols import KernelEvaluator
-from search.records.journal import replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import JOURNAL, recorded_state
+from search.records.run_state import RunState
 from search.run.searches import PlannedSearch, SearchRunner, run_all, run_concurrently
 from search.run.winner_checks import beside, on_held_out
 
@@ -252,8 +252,7 @@ class CampaignRun:
 
 def state_of(folder: Path) -> RunState | None:
     """The state of the search in a folder; None if none has begun. Raises OSError and JournalError."""
-    journal = folder / "journal.jsonl"
-    return rebuild(replay(journal)) if journal.exists() else None
+    return recorded_state(folder) if (folder / JOURNAL).exists() else None
 
 
 def grown(before: SearchProgress, state: RunState | None) -> SearchProgress:

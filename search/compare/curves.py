@@ -20,7 +20,7 @@ from search.records.events import (
     VariantEvaluated,
     VariantJudgedInFull,
 )
-from search.records.journal import replay
+from search.records.journal import JOURNAL, replay
 from search.run.winner_checks import HeldOutResult
 
 UNITS = ("evaluations", "device_s", "tokens", "dollars")
@@ -103,7 +103,7 @@ def read_searches(path: Path) -> list[Searched]:
 
 def searched(folder: Path, *, problem: str, arm: str, seed: int) -> Searched:
     """The result of the search in a run folder. Raises OSError and JournalError."""
-    return of_events(replay(folder / "journal.jsonl"), problem=problem, arm=arm, seed=seed)
+    return of_events(replay(folder / JOURNAL), problem=problem, arm=arm, seed=seed)
 
 
 def of_events(events: Iterable[Event], *, problem: str, arm: str, seed: int) -> Searched:

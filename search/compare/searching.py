@@ -23,7 +23,7 @@ from evaluators.base.jsonl_store import append_line, only_writer
 from search.compare.curves import Searched, of_events, searched
 from search.compare.plan import ComparisonPlan
 from search.compare.shared_verdicts import SharedVerdicts
-from search.records.journal import Journal, replay
+from search.records.journal import JOURNAL, Journal, replay
 from search.run.searches import PlannedSearch, SearchRunner, gives_verdicts, run_all, shared_evaluator
 from search.run.specification import specification
 from search.run.winner_checks import on_held_out
@@ -172,7 +172,7 @@ def search_in_memory(config: DictConfig, planned: PlannedSearch, *, chance: int 
     if chance is not None:
         spec = replace(spec, seed=chance)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
-        path = Path(folder) / "journal.jsonl"
+        path = Path(folder) / JOURNAL
         with Journal(path) as journal:
             asyncio.run(spec.engine(journal, evaluator, outstanding=OUTSTANDING).run())
         return of_events(replay(path), problem=planned.problem, arm=planned.arm, seed=planned.seed)

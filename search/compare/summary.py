@@ -16,7 +16,7 @@ from search.compare.language_gains import by_arm, language_lines, to_json
 from search.compare.plan import ComparisonPlan
 from search.compare.statistics import Difference, differences, means
 from search.records.events import RunStarted
-from search.records.journal import replay
+from search.records.journal import JOURNAL, replay
 from search.run.winner_checks import HeldOutSummary, held_out_summary
 
 STEPS = 20
@@ -92,7 +92,7 @@ def _versions(comparison: ComparisonPlan) -> dict[str, str]:
     """The versions of Ideatree and Python, and the device's facts from the first search that has a
     journal."""
     found = {"ideatree": own_version(), "python": platform.python_version()}
-    journals = (each.folder / "journal.jsonl" for each in comparison.searches)
+    journals = (each.folder / JOURNAL for each in comparison.searches)
     if (first := next((each for each in journals if each.exists()), None)) is not None:
         found |= next((each.environment for each in replay(first) if isinstance(each, RunStarted)), {})
     return found

@@ -23,8 +23,8 @@ from search.harvest.identity import fingerprint, sized
 from search.harvest.recorded_calls import RecordedCalls
 from search.proposers.llm.measured_history import MeasuredHistory
 from search.recordings.archives import SUFFIX, unpacked
-from search.records.journal import JournalError, replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import JOURNAL, JournalError, recorded_state
+from search.records.run_state import RunState
 from search.records.tree import LIBRARY, Category, Idea, Seed, Variant
 
 logger = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise HarvestError(f"{folder} is not a folder; give runs=<folders with runs below them>")
-        for path in sorted(folder.rglob("journal.jsonl")):
+        for path in sorted(folder.rglob(JOURNAL)):
             name = path.parent.relative_to(folder).as_posix()
             found.setdefault(path.parent.resolve(), path.parent.resolve().name if name == "." else name)
         for archive in sorted(folder.rglob(f"*{SUFFIX}")):
@@ -220,7 +220,7 @@ def read_runs(folders: Sequence[str | Path], license: str, track: Track[Any]) ->
     runs = []
     for path, name in track(list(found.items()), "reading runs"):
         try:
-            state = rebuild(replay(path / "journal.jsonl"))
+            state = recorded_state(path)
         except (JournalError, ValueError, KeyError, OSError) as error:
             logger.warning("run skipped: %s", error)
             continue

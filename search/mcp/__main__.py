@@ -60,7 +60,7 @@ from search.engine.faults import fault
 from search.engine.run_folder import finalise
 from search.engine.session import Session
 from search.protocols import Diagnoser
-from search.records.journal import Journal, JournalError
+from search.records.journal import JOURNAL, Journal, JournalError
 from search.report.observer import ReportObserver
 from search.run.config import budget_of
 from search.run.local_diagnoser import LocalDiagnoser
@@ -147,7 +147,7 @@ class ServedSearch:
         self._settings: Settings = build(config.evaluator)
         self._budget = budget_of(config.budget)
         # Opened now: another process may have it. A new run's journal is created once the problem is open.
-        self._journal = Journal(folder / "journal.jsonl") if config.run is not None else None
+        self._journal = Journal(folder / JOURNAL) if config.run is not None else None
         self._host: asyncio.Future[Host] | None = None
         self._opening: asyncio.Task[Agent] | None = None
         self._agent: Agent | None = None
@@ -205,7 +205,7 @@ class ServedSearch:
             self._watch_signals()  # again, because Ray sets its own handlers
             if self._journal is None:
                 keep_config(self._folder, config)
-                self._journal = Journal(self._folder / "journal.jsonl")
+                self._journal = Journal(self._folder / JOURNAL)
             journal = self._journal
             session = Session(
                 problem=problem,

@@ -42,9 +42,9 @@ from search.prompt.sections import section_tables
 from search.proposers.llm.proposer import LLMProposer
 from search.protocols import Library, RunContext, Strategy, View
 from search.records.budget import Budget
-from search.records.journal import replay
+from search.records.journal import recorded_state
 from search.records.model_calls import Question
-from search.records.run_state import RunState, rebuild
+from search.records.run_state import RunState
 from search.records.tree import Category, Idea, Seed, drop_ins, shown_history
 from search.run.config import RunConfig
 
@@ -129,7 +129,7 @@ def _estimate(config: DictConfig) -> list[str]:
 
 def _begun(config: DictConfig, folder: Path | None) -> tuple[LLMProposer, RunContext]:
     """The proposer, at the point where the run in `folder` is, or of a new search. Raises UsageError."""
-    state = rebuild(replay(folder / "journal.jsonl")) if folder else RunState()
+    state = recorded_state(folder) if folder else RunState()
     proposer: LLMProposer = build(config.proposer)
     if state.started is not None:
         problem, facts, entries = state.started.problem, state.started.environment, state.started.entries

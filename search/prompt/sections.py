@@ -18,9 +18,9 @@ from search.proposers.llm.measured_history import (
     TRIED_CHARACTERS,
 )
 from search.proposers.llm.prompts import ENTRY_CHARACTERS, LOG_CHARACTERS
-from search.records.journal import replay
+from search.records.journal import recorded_state
 from search.records.model_calls import CHARACTERS_PER_TOKEN, Purpose
-from search.records.run_state import RunState, rebuild
+from search.records.run_state import RunState
 
 LIMITS = {
     "What was tried so far": f"{TRIED_CHARACTERS:,} ({SUMMARY_CHARACTERS:,} with history=summary); ideas "
@@ -60,7 +60,7 @@ def section_tables(folder: Path) -> list[str]:
     path = folder / "model_calls.jsonl"
     if not path.exists():
         raise UsageError(f"{path} does not exist: the run has called no model")
-    state = rebuild(replay(folder / "journal.jsonl"))
+    state = recorded_state(folder)
     longest: dict[str, dict[int, str]] = {}
     for call in whole_lines(path.read_bytes()):
         rounds = longest.setdefault(call["purpose"], {})

@@ -12,13 +12,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from pathlib import Path
 
 from evaluators.records.problem import Kernel, Problem
 from search.protocols import RunContext
 from search.recordings.verdicts import RecordedEvaluations, recorded_repair, recording_folder
-from search.records.journal import replay
-from search.records.run_state import RunState, rebuild
+from search.records.journal import recorded_state
+from search.records.run_state import RunState
 from search.records.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 
@@ -154,4 +153,4 @@ def _states(runs: Sequence[str] | None) -> list[RunState]:
 @cache
 def _state(folder: str) -> RunState:
     """Cached per process, because a comparison has hundreds of searches."""
-    return rebuild(replay(Path(folder) / "journal.jsonl"))
+    return recorded_state(folder)

@@ -14,8 +14,7 @@ from pathlib import Path
 from evaluators.records.problem import Kernel, Problem
 from search.protocols import RunContext
 from search.recordings.verdicts import recorded_repair
-from search.records.journal import replay
-from search.records.run_state import rebuild
+from search.records.journal import recorded_state
 from search.records.tree import LIBRARY, Expansion, Idea, Outcome, Seed, Tree, Variant
 
 
@@ -31,7 +30,7 @@ class Replay:
         if run is None:
             raise ValueError("proposer=replay needs a recording; give replay.run=<folder>")
         folder = Path(run)
-        state = rebuild(replay(folder / "journal.jsonl"))
+        state = recorded_state(folder)
         if state.started is None or not state.tree.ideas:
             raise ValueError(f"replay.run={run}: the journal there has no ideas")
         self._folder, self._problem, self._tree = folder, state.started.problem, state.tree

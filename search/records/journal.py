@@ -20,7 +20,7 @@ from evaluators.base.cause import printable
 from evaluators.base.json_record import require_types
 from search.records.events import Event, IdeaProposed, RunStarted
 from search.records.journal_codec import Decoder, NewerFormatError, encode
-from search.records.run_state import RunState
+from search.records.run_state import RunState, rebuild
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,11 @@ def replay(path: Path) -> list[Event]:
         JournalError: If any other line is not an event, or a newer version of Ideatree wrote the file.
     """
     return _read(path)[0]
+
+
+def recorded_state(folder: str | Path) -> RunState:
+    """The state of the run in a folder. Raises OSError, and JournalError as `replay` does."""
+    return rebuild(replay(Path(folder) / JOURNAL))
 
 
 def _read(path: Path) -> tuple[list[Event], int]:

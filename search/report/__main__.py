@@ -35,7 +35,7 @@ from search.compare.comparison_page import write_page as write_comparison
 from search.optimize.profile_page import BadProfile, has_profile
 from search.optimize.profile_page import write_page as write_profile
 from search.recordings.verdicts import recording_folder, shipped_recordings
-from search.records.journal import JournalError, newest_run_below
+from search.records.journal import JOURNAL, JournalError, newest_run_below
 from search.report.run_page import write_report
 
 
@@ -84,7 +84,7 @@ def _writer(folder: Path, called: str) -> Callable[[Path, Path | None], Path]:
         return write_comparison
     if has_campaign(folder):
         return write_campaign
-    if (folder / "journal.jsonl").exists():
+    if (folder / JOURNAL).exists():
         return write_report
     if has_profile(folder):
         return write_profile

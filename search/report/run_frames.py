@@ -13,7 +13,7 @@ from search.observers.calls import CallTexts, read_texts
 from search.observers.rows import CALL, IDEA, ROUND, VARIANT, RunRows
 from search.observers.run_progress import Progress
 from search.records.events import Event
-from search.records.journal import JournalError, replay
+from search.records.journal import JOURNAL, JournalError, replay
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def load_run(folder: str | Path) -> RunFrames:
         JournalError: If the journal cannot be read, or is empty.
     """
     place = Path(folder)
-    events = replay(place / "journal.jsonl")
+    events = replay(place / JOURNAL)
     if not events:
         raise JournalError(f"{place / 'journal.jsonl'} is empty: the run has not started")
     return frames_of(events, place, read_texts(place))

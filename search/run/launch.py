@@ -38,7 +38,7 @@ from search.engine.pipeline import REPAIRS_IN
 from search.engine.run_folder import finalise
 from search.protocols import Diagnoser, KernelEvaluator
 from search.records.events import ASSUMED, RunFinished
-from search.records.journal import Journal, JournalError
+from search.records.journal import JOURNAL, Journal, JournalError
 from search.records.outside import Awaited
 from search.records.run_state import RunState
 from search.records.tree import HISTORY
@@ -138,7 +138,7 @@ async def _search(
     say(console, *start_lines(config, folder))
     if ASSUMED in facts:
         say(console, f"device: {facts['device']}; prompts use its shipped facts until a worker describes it")
-    with _journal(folder / "journal.jsonl") as journal:
+    with _journal(folder / JOURNAL) as journal:
         observers = observers_of(
             config,
             journal,
@@ -174,7 +174,7 @@ async def _search(
 def _queued(shared: QueueEvaluator, config: DictConfig, folder: Path) -> QueueEvaluator:
     """The evaluator of this search in a queue. Hours may pass before a worker opens the problem, so a new run
     is written now as far as a resumed one needs it. Raises UsageError."""
-    file = folder / "journal.jsonl"
+    file = folder / JOURNAL
     if config.resume is None:
         keep_config(folder, config)
         file.touch()

@@ -26,6 +26,7 @@ from evaluators.scheduler.pool import Pool
 from search.app.run_folders import page_at_the_end
 from search.protocols import KernelEvaluator
 from search.records.events import RunFinished
+from search.records.journal import JOURNAL
 from search.report.fresh_page import FreshPage
 from search.run.config import RunConfig
 from search.run.launch import search
@@ -106,7 +107,7 @@ class SearchRunner:
         if planned.sizes:
             source = build(config.problem, device=self.device).source
             OmegaConf.update(config, "problem.sizes", sizes_in(source, planned.sizes), force_add=True)
-        if (planned.folder / "journal.jsonl").exists():
+        if (planned.folder / JOURNAL).exists():
             config.resume = str(planned.folder)
         return config
 
