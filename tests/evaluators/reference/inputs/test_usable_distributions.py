@@ -159,9 +159,12 @@ def test_a_mask_by_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(x: torch.Tensor) -> torch.Tensor:
         return torch.where(mask, read_on(x, 28), 0).sum(1)
 
-    session = opened(monkeypatch, NONFINITE, lambda x: x.sum(1), lambda: [torch.randn(200, 100)])
-    assert wrong(session, multiplied) == wrong(session, before) == {*NONFINITE}
-    assert wrong(session, chosen) == set()
+    def session() -> ReferenceModel:
+        return opened(monkeypatch, NONFINITE, lambda x: x.sum(1), lambda: [torch.randn(200, 100)])
+
+    for each in (multiplied, before):  # about one draw of 60 does not show one of the two
+        assert {*NONFINITE} in (wrong(session(), each) for _ in range(TRIES))
+    assert wrong(session(), chosen) == set()
 
 
 def positive(x: torch.Tensor) -> torch.Tensor:
