@@ -153,6 +153,36 @@ def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
+def _qk_norm_rotary(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    """Of queries and keys [batch, length, heads, size], with angles [length, 1, at most size / 2]."""
+    import torch
+
+    def turned(x: Tensor, weight: Tensor) -> Tensor:
+        normed, size = _rmsnorm(x, weight, eps), 2 * cos.shape[-1]
+        return torch.cat([_rotary(normed[..., :size], cos, sin), normed[..., size:]], dim=-1)
+
+    return turned(q, q_weight), turned(k, k_weight)
+
+
+def _groupnorm_silu(x: Tensor, weight: Tensor, bias: Tensor, groups: int = 32, eps: float = 1e-5) -> Tensor:
+    from torch.nn import functional
+
+    return functional.silu(functional.group_norm(x, groups, weight, bias, eps))
+
+
+def _sliding_window(q: Tensor, k: Tensor, v: Tensor, window: int = 1024) -> Tensor:
+    """Causal: a query sees itself and the `window` - 1 keys before it."""
+    import torch
+    from torch.nn import functional
+
+    places = torch.arange(q.shape[2], device=q.device)
+    back = places[:, None] - places[None, :]
+    seen = (back >= 0) & (back < window)
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+
+
 def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     from torch.nn import functional
 
@@ -193,6 +223,10 @@ def _drawn(like: Tensor, *shape: int) -> Tensor:
 def _layernorm_arguments(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> list[Any]:
     shape = x.shape[-1:] if weight is None else weight.shape
     return [x, *(_drawn(x, *shape) if each is None else each for each in (weight, bias)), 1e-5, len(shape)]
+
+
+def _attention_arguments(q: Tensor, *others: Tensor) -> list[Any]:
+    return [q, *others, *(_drawn(q, *q.shape) for _ in range(2 - len(others)))]
 
 
 def _decode_attention_arguments(
@@ -253,6 +287,30 @@ def _linear_cross_entropy_arguments(
     return [x, weight, drawn]
 
 
+def _qk_norm_rotary_arguments(
+    q: Tensor,
+    k: Tensor | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+) -> list[Any]:
+    """As many keys as queries; all of a head is turned."""
+    _, length, _, size = q.shape
+    weights = (_drawn(q, size) if each is None else each for each in (q_weight, k_weight))
+    angles = (_drawn(q, length, 1, size // 2) if each is None else each for each in (cos, sin))
+    return [q, _drawn(q, *q.shape) if k is None else k, *weights, *angles]
+
+
+def _groupnorm_silu_arguments(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+) -> list[Any]:
+    """Groups of 16 channels, and of all if these are fewer."""
+    channels = x.shape[1]
+    given = (_drawn(x, channels) if each is None else each for each in (weight, bias))
+    return [x, *given, max(1, channels // 16)]
+
+
 def _swiglu_arguments(x: Tensor, *weights: Tensor) -> list[Any]:
     """A hidden layer of 8/3 times the features, rounded up to a multiple of 256, as in LLaMA."""
     features = x.shape[-1]
@@ -286,11 +344,8 @@ ORIGINALS = {
         tensors=2,
         arguments=lambda x, weight=None: [x, _drawn(x, x.shape[-1]) if weight is None else weight],
     ),
-    "attention": Original(
-        function=_attention,
-        tensors=3,
-        arguments=lambda q, *others: [q, *others, *(_drawn(q, *q.shape) for _ in range(2 - len(others)))],
-    ),
+    "attention": Original(function=_attention, tensors=3, arguments=_attention_arguments),
+    "sliding_window": Original(function=_sliding_window, tensors=3, arguments=_attention_arguments),
     "decode_attention": Original(
         function=_decode_attention, tensors=4, arguments=_decode_attention_arguments
     ),
@@ -302,6 +357,10 @@ ORIGINALS = {
         function=_linear_cross_entropy, tensors=3, arguments=_linear_cross_entropy_arguments
     ),
     "cross_entropy": Original(function=_cross_entropy, tensors=2, arguments=_cross_entropy_arguments),
+    "groupnorm_silu": Original(function=_groupnorm_silu, tensors=3, arguments=_groupnorm_silu_arguments),
+    "qk_norm_rotary": Original(
+        function=_qk_norm_rotary, tensors=6, arguments=_qk_norm_rotary_arguments, constants=(4, 5)
+    ),
     "rotary": Original(function=_rotary, tensors=3, arguments=_rotary_arguments, constants=(1, 2)),
     "swiglu": Original(function=_swiglu, tensors=4, arguments=_swiglu_arguments),
     "conv2d": Original(function=_conv2d, tensors=3, arguments=_convolution_arguments),

@@ -17,10 +17,13 @@ FIRST = {
     "rmsnorm": (2, 3, 8),
     "residual_rmsnorm": (3, 8),
     "attention": (2, 4, 6, 8),
+    "sliding_window": (2, 4, 6, 8),
     "decode_attention": (2, 4, 1, 8),
     "int4_linear": (3, 256),
     "cross_entropy": (3, 8),
     "linear_cross_entropy": (3, 8),
+    "groupnorm_silu": (2, 32, 3, 3),
+    "qk_norm_rotary": (2, 6, 4, 8),
     "rotary": (2, 4, 6, 8),
     "swiglu": (2, 3, 8),
     "conv2d": (2, 3, 9, 9),
@@ -61,7 +64,8 @@ def test_the_inputs_that_need_gradients_in_training(op: str) -> None:
     given = original.call([x], needed([x]))
     learns = {place for place, each in enumerate(given) if getattr(each, "requires_grad", False)}
     whole = {place for place, each in enumerate(given) if getattr(each, "is_floating_point", bool)()}
-    assert learns == whole - ({1, 2} if op == "rotary" else set())
+    angles = {"rotary": {1, 2}, "qk_norm_rotary": {4, 5}}
+    assert learns == whole - angles.get(op, set())
     assert all(each.is_leaf for each in tensors)
     weight = torch.randn(8, requires_grad=True)
     if op == "rmsnorm":

@@ -11,7 +11,7 @@ import torch
 
 from kernel_library.catalogue.best import load
 from kernel_library.catalogue.library import FolderLibrary
-from kernel_library.catalogue.originals import ORIGINALS
+from kernel_library.catalogue.originals import original_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,6 +29,29 @@ CACHES = [
 LINES = [(1, 4096), (64, 4095), (3, 1), (1000, 1001), (529, 8192), (7, 32776), (4096, 12288)]
 QUANTISED = [(1, 8192, 8192), (1, 4096, 1000), (7, 128, 5), (9, 384, 33), (17, 4096, 14336), (1, 14336, 4096)]
 LOSSES = [(1, 8, 5), (333, 1000, 1001), (4095, 2048, 32768), (64, 72, 50257)]
+TURNED = [
+    (2, 77, 5, 1, 96),
+    (1, 1, 32, 8, 128),
+    (3, 513, 12, 12, 64),
+    (1, 4095, 16, 2, 128),
+    (7, 33, 7, 3, 80),
+]
+WINDOWS = [
+    (1, 32, 8, 3001, 128),
+    (3, 12, 4, 197, 64),
+    (2, 14, 2, 1, 128),
+    (1, 6, 1, 1025, 96),
+    (2, 8, 8, 4096, 80),
+]
+BIASED = [
+    (2, 3, 197, 80),
+    (1, 16, 1000, 64),
+    (3, 8, 129, 64),
+    (2, 4, 64, 128),
+    (5, 1, 1, 64),
+    (1, 2, 2049, 64),
+]
+IMAGES = [(2, 32, 17, 17), (1, 320, 64, 64), (4, 512, 1, 1), (3, 16, 33, 7), (8, 128, 256, 256)]
 SHAPES: dict[str, Sequence[Sequence[Sequence[int]]]] = {
     "grouped_query_attention/cuda": [
         [(b, h, n, 128), (b, kv, n, 128), (b, kv, n, 128)] for b, h, kv, n in HEADS
@@ -39,6 +62,12 @@ SHAPES: dict[str, Sequence[Sequence[Sequence[int]]]] = {
     "residual_rmsnorm/cuda": [[each, each] for each in LINES],
     "int4_linear/cuda": [[(rows, features), (outs, features // 2)] for rows, features, outs in QUANTISED],
     "linear_cross_entropy/cuda": [[(rows, width), (words, width)] for rows, width, words in LOSSES],
+    "qk_norm_rotary/cuda": [[(b, n, h, size), (b, n, k, size)] for b, n, h, k, size in TURNED],
+    "sliding_window/cuda": [
+        [(b, h, n, size), (b, kv, n, size), (b, kv, n, size)] for b, h, kv, n, size in WINDOWS
+    ],
+    "biased/cuda": [[*[(b, h, n, size)] * 3, (1, h, n, n)] for b, h, n, size in BIASED],
+    "groupnorm_silu/cuda": [[each] for each in IMAGES],
 }
 
 
@@ -64,7 +93,8 @@ def test_it_is_right_there(entry: str, shapes: Sequence[Sequence[int]], tmp_path
     if capability not in kernel.architectures:
         pytest.skip(f"{entry} is not for compute capability {capability}")
     torch.manual_seed(0)
-    original = ORIGINALS[kernel.op]
+    original = original_of(kernel.op, kernel)
+    assert original is not None
     call = original.arguments(*drawn(entry, shapes))
     wide = [
         each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each

@@ -12,8 +12,10 @@ import pytest
 from tests.kernel_library.seeds.seed_cases import FLOATS, HALF, HALVES, ROOT, SINGLE, Case, problem_of
 
 
-def softmax(*shape: int, change: str = "", dtypes: tuple[str, ...] = FLOATS) -> Case:
-    return Case(seed="softmax/triton", shapes=(shape,), change=change, dtypes=dtypes)
+def softmax(
+    *shape: int, change: str = "", dtypes: tuple[str, ...] = FLOATS, seed: str = "softmax/triton"
+) -> Case:
+    return Case(seed=seed, shapes=(shape,), change=change, dtypes=dtypes)
 
 
 def layernorm(*shape: int, dims: int = 1, change: str = "", dtypes: tuple[str, ...] = FLOATS) -> Case:
@@ -23,9 +25,11 @@ def layernorm(*shape: int, dims: int = 1, change: str = "", dtypes: tuple[str, .
     return Case(seed="layernorm/triton", shapes=shapes, change=change, more=more, dtypes=dtypes)
 
 
-def rmsnorm(*shape: int, change: str = "", dtypes: tuple[str, ...] = FLOATS) -> Case:
+def rmsnorm(
+    *shape: int, change: str = "", dtypes: tuple[str, ...] = FLOATS, seed: str = "rmsnorm/triton"
+) -> Case:
     shapes = (shape, shape[-1:])
-    return Case(seed="rmsnorm/triton", shapes=shapes, change=change, more=(1e-6,), dtypes=dtypes)
+    return Case(seed=seed, shapes=shapes, change=change, more=(1e-6,), dtypes=dtypes)
 
 
 def sum_rows(*shape: int, change: str = "", dtypes: tuple[str, ...] = FLOATS) -> Case:
@@ -104,6 +108,12 @@ SMALL = (
     rmsnorm(2, 40000),
     rmsnorm(3, 500, change="without_weights"),
     rmsnorm(3, 500, change="large"),
+    softmax(37, 200, seed="softmax/triton_training"),
+    softmax(2, 3, 4097, seed="softmax/triton_training"),
+    softmax(2, 40000, seed="softmax/triton_training"),
+    rmsnorm(37, 200, seed="rmsnorm/triton_training"),
+    rmsnorm(3, 77, change="transposed", seed="rmsnorm/triton_training"),
+    rmsnorm(3, 8192, seed="rmsnorm/triton_training"),
     sum_rows(5, 1000),
     sum_rows(37, 200),
     sum_rows(3, 3000),

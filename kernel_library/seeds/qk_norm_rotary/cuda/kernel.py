@@ -265,3 +265,9 @@ class ModelNew(nn.Module):
             q, k, self.q_norm.weight, self.k_norm.weight, self.cos, self.sin, self.q_norm.eps, self.k_norm.eps
         )
         return q_out, k_out
+
+
+def qk_norm_rotary(q, k, q_weight, k_weight, cos, sin, eps=1e-6):
+    """RMS norm and rotary embedding of queries and keys [batch, length, heads, size]; cos and sin are
+    [length, 1, turned / 2]."""
+    return tuple(extension.run(q, k, q_weight, k_weight, cos, sin, eps, eps))
