@@ -109,6 +109,21 @@ def _residual_rmsnorm(
     return _rmsnorm(residual, weight, eps), residual
 
 
+def _residual_layernorm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    residual = residual + x
+    return _layernorm(residual, weight, bias, eps), residual
+
+
+def _router(logits: Tensor, chosen: int = 8) -> tuple[Tensor, Tensor]:
+    """The weights of the chosen experts, which add up to 1, and their numbers."""
+    import torch
+
+    weights, experts = torch.topk(torch.softmax(logits.float(), dim=-1), chosen, dim=-1)
+    return weights / weights.sum(-1, keepdim=True), experts
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from torch.nn import functional
 
@@ -276,6 +291,13 @@ def _residual_rmsnorm_arguments(
     return [x, residual, _drawn(x, x.shape[-1]) if weight is None else weight]
 
 
+def _residual_layernorm_arguments(
+    x: Tensor, residual: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None
+) -> list[Any]:
+    residual = _drawn(x, *x.shape) if residual is None else residual
+    return [x, residual, *(_drawn(x, x.shape[-1]) if each is None else each for each in (weight, bias))]
+
+
 def _linear_cross_entropy_arguments(
     x: Tensor, weight: Tensor | None = None, target: Tensor | None = None
 ) -> list[Any]:
@@ -353,6 +375,10 @@ ORIGINALS = {
     "residual_rmsnorm": Original(
         function=_residual_rmsnorm, tensors=3, arguments=_residual_rmsnorm_arguments
     ),
+    "residual_layernorm": Original(
+        function=_residual_layernorm, tensors=4, arguments=_residual_layernorm_arguments
+    ),
+    "router": Original(function=_router, tensors=1, arguments=lambda logits: [logits]),
     "linear_cross_entropy": Original(
         function=_linear_cross_entropy, tensors=3, arguments=_linear_cross_entropy_arguments
     ),

@@ -16,6 +16,8 @@ FIRST = {
     "layernorm": (2, 3, 8),
     "rmsnorm": (2, 3, 8),
     "residual_rmsnorm": (3, 8),
+    "residual_layernorm": (3, 8),
+    "router": (3, 16),
     "attention": (2, 4, 6, 8),
     "sliding_window": (2, 4, 6, 8),
     "decode_attention": (2, 4, 1, 8),

@@ -1,5 +1,5 @@
 """Kernels of searches at shapes that their searches did not see, odd ones among them: the patterns of their
-cards go no further."""
+cards go no further. Those of router and residual + layer norm name the measured shapes alone."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ BIASED = [
     (1, 2, 2049, 64),
 ]
 IMAGES = [(2, 32, 17, 17), (1, 320, 64, 64), (4, 512, 1, 1), (3, 16, 33, 7), (8, 128, 256, 256)]
+EXPERTS = [(1, 8), (100, 60), (33, 256), (4097, 128), (8, 384)]
 SHAPES: dict[str, Sequence[Sequence[Sequence[int]]]] = {
     "grouped_query_attention/cuda": [
         [(b, h, n, 128), (b, kv, n, 128), (b, kv, n, 128)] for b, h, kv, n in HEADS
@@ -68,14 +69,18 @@ SHAPES: dict[str, Sequence[Sequence[Sequence[int]]]] = {
     ],
     "biased/cuda": [[*[(b, h, n, size)] * 3, (1, h, n, n)] for b, h, n, size in BIASED],
     "groupnorm_silu/cuda": [[each] for each in IMAGES],
+    "residual_layernorm/cuda": [[each, each] for each in LINES],
+    "router/cuda": [[each] for each in EXPERTS],
 }
 
 
 def drawn(entry: str, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The first inputs of a call in bfloat16, but for packed weights."""
+    """The first inputs of a call in bfloat16, but for packed weights and a router's logits."""
     some = [torch.randn(*shape, device="cuda").bfloat16() for shape in shapes]
     if entry == "int4_linear/cuda":
         some[1] = torch.randint(256, shapes[1], dtype=torch.uint8, device="cuda")
+    if entry == "router/cuda":
+        some[0] = torch.randn(*shapes[0], device="cuda")  # no two alike
     if entry == "decode_attention/triton":
         batch, _, capacity, _ = shapes[1]
         some.append(torch.randint(1, capacity + 1, (batch,), device="cuda"))

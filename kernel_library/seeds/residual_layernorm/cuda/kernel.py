@@ -400,3 +400,8 @@ class ModelNew(nn.Module):
 
     def forward(self, x, residual):
         return extension.run(x, residual, self.norm.weight, self.norm.bias, self.norm.eps)
+
+
+def residual_layernorm(x, residual, weight, bias, eps=1e-5):
+    """The layer norm of residual + x over the last dimension, and the sum."""
+    return extension.run(x, residual, weight, bias, eps)

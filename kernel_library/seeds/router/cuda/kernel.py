@@ -285,3 +285,8 @@ class ModelNew(nn.Module):
             logits = logits.to(torch.float32)
         weights, numbers = extension.run(logits.contiguous(), self.chosen)
         return weights, numbers
+
+
+def router(logits, chosen=8):
+    """The weights of the chosen experts of each token, which add up to 1, and their numbers."""
+    return tuple(ModelNew(chosen)(logits))
